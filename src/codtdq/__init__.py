@@ -1,0 +1,2 @@
+"""COD-TDQ."""
+from codtdq._version import __version__

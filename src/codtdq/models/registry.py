@@ -1,0 +1,126 @@
+"""The models that commands know by name, and what each declares about itself.
+
+A model is one file: a builder function under `@register_model`. The declaration travels with the
+network (`model.info`), so evaluation never has to guess a size, a normalisation or a post-process.
+
+Layer roles are declared where the layer is made: a module class may carry
+`quant_roles = {"qkv": "attention", "fc1": "mlp"}`, child attribute name -> role. Roles are
+`attention`, `mlp`, `linear`, `conv`, `depthwise`, `first`; children that are not named get
+theirs from their type.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from codtdq.errors import ConfigError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+POSTPROCESSES = ("sigmoid", "sigmoid-minmax", "binary")
+
+
+def first_output(outputs: Any) -> Tensor:
+    """The mask logits of a network that returns a tensor, or a tuple that begins with it."""
+    return outputs if isinstance(outputs, Tensor) else outputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What a model declares: how to feed it, how to read its mask, how the paper quantizes it."""
+
+    name: str
+    description: str
+    input_size: int  # square side in pixels that the network is fed with
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    # sigmoid-minmax: resize logits, sigmoid, per-image min-max (CFRN)
+    # sigmoid: soft map; binary: sigmoid >= 0.5 before the resize (ESCNet as released)
+    postprocess: str = "sigmoid"
+    size_multiple: int = 32  # sides of the input must be multiples of this
+    # picks the mask logits [B, 1, h, w] out of whatever forward returns
+    mask_logits: Callable[[Any], Tensor] = first_output
+    # activation mode by role in the paper's setting, e.g. {"conv": "per_tensor"}
+    act_modes: dict[str, str] = field(default_factory=dict)
+    # the checkpoint that ships with the package (file under codtdq/weights), if any
+    weights: str | None = None
+    source: str = ""  # paper or public code that defines the architecture
+
+    def __post_init__(self) -> None:
+        if self.postprocess not in POSTPROCESSES:
+            raise ConfigError(
+                f"model {self.name!r}: postprocess is {self.postprocess!r}; "
+                f"accepted: {', '.join(POSTPROCESSES)}"
+            )
+
+
+_MODELS: dict[str, tuple[ModelInfo, Callable[[], nn.Module]]] = {}
+
+
+def register_model(
+    name: str, **declaration: Any
+) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
+    """Register a builder under `name`; keywords are the fields of `ModelInfo`.
+
+    >>> @register_model("my-net", description="ours", input_size=352)
+    ... def my_net() -> nn.Module:
+    ...     return MyNet()
+    """
+
+    def add(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        if name in _MODELS:
+            raise ConfigError(f"model {name!r} is registered already; choose another name")
+        _MODELS[name] = (ModelInfo(name=name, **declaration), build)
+        return build
+
+    return add
+
+
+def list_models() -> list[str]:
+    """Names of all registered models, in the order of registration."""
+    return list(_MODELS)
+
+
+def model_info(name: str) -> ModelInfo:
+    """The declaration of a registered model."""
+    return _find(name)[0]
+
+
+def build_model(name: str) -> nn.Module:
+    """A registered network with fresh weights, in eval mode, carrying its declaration."""
+    info, build = _find(name)
+    model = build().eval()
+    model.info = info  # type: ignore[assignment]
+    return model
+
+
+def create_model(name: str, checkpoint: str | Path | None = None) -> nn.Module:
+    """Build a registered model in eval mode and load its weights.
+
+    checkpoint: a released `.pth`/`.pt` (read with `weights_only=True`) or `.safetensors` file.
+        Without it, the weights that ship with the package are used if the model has any;
+        otherwise the network keeps its fresh, untrained weights.
+    """
+    from codtdq.models.weights import load_checkpoint, shipped_weights
+
+    model = build_model(name)
+    info = model_info(name)
+    if checkpoint is None and info.weights is not None:
+        checkpoint = shipped_weights(info.weights)
+    if checkpoint is not None:
+        load_checkpoint(model, checkpoint, architecture=name)
+    return model
+
+
+def _find(name: str) -> tuple[ModelInfo, Callable[[], nn.Module]]:
+    if name not in _MODELS:
+        close = difflib.get_close_matches(name, _MODELS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"unknown model {name!r}{hint} Known: {', '.join(_MODELS)}")
+    return _MODELS[name]
