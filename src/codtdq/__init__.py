@@ -1,2 +1,46 @@
-"""COD-TDQ."""
+"""COD-TDQ: 4-bit post-training quantization for camouflaged object detection.
+
+>>> import codtdq
+>>> model = codtdq.quantize(my_model, "cod-tdq")        # a new model, W4A4
+>>> print(codtdq.plan(my_model, "cod-tdq"))             # what is quantized, and what is not
+>>> codtdq.save(model, "my-model-w4a4")                 # one small directory
+>>> model = codtdq.load("my-model-w4a4", model=my_model)
+
+Names are loaded on first use: importing the package is light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from codtdq._version import __version__
+
+_EXPORTS = {
+    "quantize": "codtdq.api",
+    "plan": "codtdq.api",
+    "save": "codtdq.api",
+    "load": "codtdq.api",
+    "preset": "codtdq.api",
+    "quantize_activation": "codtdq.api",
+    "list_presets": "codtdq.plan.presets",
+    "QuantConfig": "codtdq.plan.config",
+    "QuantPlan": "codtdq.plan.plan",
+    "CalibrationContext": "codtdq.convert.calibrate",
+    "create_model": "codtdq.models",
+    "list_models": "codtdq.models",
+    "register_model": "codtdq.models",
+    "CodtdqError": "codtdq.errors",
+}
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'codtdq' has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -48,6 +48,8 @@ class ModelInfo:
     mask_logits: Callable[[Any], Tensor] = first_output
     # activation mode by role in the paper's setting, e.g. {"conv": "per_tensor"}
     act_modes: dict[str, str] = field(default_factory=dict)
+    # the training loss of the network, by name in codtdq.training.losses
+    loss: str = "bce-iou"
     # the checkpoint that ships with the package (file under codtdq/weights), if any
     weights: str | None = None
     source: str = ""  # paper or public code that defines the architecture

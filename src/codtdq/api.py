@@ -1,0 +1,137 @@
+"""The verbs of the package: composition only, no numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from codtdq.checkpoint import architecture_of, load_into, read_header, save_model
+from codtdq.convert import convert
+from codtdq.errors import CheckpointError, ConfigError
+from codtdq.models import list_models, model_info
+from codtdq.models.registry import build_model
+from codtdq.plan import PRESETS, QuantConfig, QuantPlan, make_plan
+from codtdq.plan import preset as _preset
+from codtdq.plan.config import KINDS
+from codtdq.quantizer import ActivationResult, ActivationSpec
+from codtdq.quantizer import quantize as _quantize_tensor
+
+
+def preset(name: str, *, model: str | nn.Module | None = None, **changes: Any) -> QuantConfig:
+    """The config of a preset.
+
+    model: a registered name, or a model; the activation modes that it declares as the paper's
+        setting for it are taken over (CFRN's convolutions share a range, ESCNet's do not).
+    changes: fields of QuantConfig to set on top.
+    """
+    info = model_info(model) if isinstance(model, str) else getattr(model, "info", None)
+    return _preset(name, act_modes=getattr(info, "act_modes", None), **changes)
+
+
+def plan(model: nn.Module, config: QuantConfig | str) -> QuantPlan:
+    """What `quantize` would do: one line per operator, and the totals. Nothing is changed."""
+    return make_plan(model, _config(config, model))
+
+
+def quantize(
+    model: nn.Module,
+    config: QuantConfig | str = "cod-tdq",
+    calibration: Iterable[Any] | None = None,
+    *,
+    inplace: bool = False,
+) -> nn.Module:
+    """Quantize any model with Linear or Conv layers; returns a new model in eval mode.
+
+    config: a QuantConfig, or the name of a preset.
+    calibration: batches (tensors, tuples or dicts), for configs that need them.
+    inplace: change `model` itself, which saves a copy.
+    """
+    return convert(model, _config(config, model), calibration=calibration, inplace=inplace)
+
+
+def save(model: nn.Module, directory: str | Path) -> Path:
+    """Write a quantized model to a directory, atomically; returns the directory."""
+    return save_model(model, directory)
+
+
+def load(
+    directory: str | Path, *, model: nn.Module | None = None, cache_weights: bool = True
+) -> nn.Module:
+    """Restore a quantized model, without calibration data.
+
+    model: a float model of the same architecture, for one that is not registered; it is turned
+        into the quantized one in place.
+    cache_weights: keep dequantized weights in memory; False trades speed for memory.
+    """
+    if model is None:
+        architecture = read_header(directory)["architecture"]
+        if architecture not in list_models():
+            raise CheckpointError(
+                f"{directory} holds a {architecture!r}, which is not a registered model; "
+                "pass a float model of that class: codtdq.load(directory, model=skeleton)"
+            )
+        model = build_model(architecture)
+    return load_into(model, directory, cache_weights=cache_weights)
+
+
+def quantize_activation(
+    x: Tensor,
+    config: QuantConfig | ActivationSpec | str = "cod-tdq",
+    *,
+    kind: str | None = None,
+    layout: str | None = None,
+) -> ActivationResult:
+    """Quantize one activation and return it with the statistics of every group.
+
+    x: [..., C], or [B, C, H, W], whose pixels become tokens.
+    config: a QuantConfig (or preset name), of which the mode for `kind` is used, or a bare spec.
+    kind: linear, conv, depthwise or first; by default conv for 4-D tensors, else linear.
+    layout: "last" or "first": where the channels are; by default first for 4-D tensors. A conv1d
+        input [B, C, L] needs layout="first".
+    """
+    if layout is None:
+        layout = "first" if x.ndim == 4 else "last"
+    if isinstance(config, ActivationSpec):
+        return _quantize_tensor(x, config, layout=layout)
+    config = _config(config, None)
+    kind = kind or ("conv" if layout == "first" else "linear")
+    if kind not in KINDS:
+        raise ConfigError(f"kind is {kind!r}; accepted: {', '.join(KINDS)}")
+    if config.act_bits is None:
+        raise ConfigError(f"config {config.name!r} keeps activations float (act_bits is null)")
+    spec = ActivationSpec(
+        bits=config.act_bits,
+        mode=dict(config.act_modes)[kind],
+        group_size=config.act_group_size,
+        percentile=config.act_percentile,
+        tau=config.tau,
+        zero_ratio=config.zero_ratio,
+        projection=config.projection,
+        literal=config.literal,
+    )
+    return _quantize_tensor(x, spec, layout=layout)
+
+
+def _config(config: QuantConfig | str, model: nn.Module | None) -> QuantConfig:
+    if isinstance(config, str):
+        return preset(config, model=model)
+    if isinstance(config, QuantConfig):
+        return config
+    raise ConfigError(
+        f"config is a {type(config).__name__}; accepted: a QuantConfig or a preset name "
+        f"({', '.join(PRESETS)})"
+    )
+
+
+__all__ = [
+    "architecture_of",
+    "load",
+    "plan",
+    "preset",
+    "quantize",
+    "quantize_activation",
+    "save",
+]

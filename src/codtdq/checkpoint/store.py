@@ -1,0 +1,197 @@
+"""Save a quantized model and get it back bit for bit.
+
+`model.safetensors` holds packed weights and scales under their state-dict names, buffers in
+compact lossless form, and all 8-bit blocks of float parameters in three joined tensors (many tiny
+entries would cost more header than data). `codtdq.json` holds everything else.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq._version import __version__
+from codtdq.checkpoint import codecs, files
+from codtdq.convert.builder import RECORD, QuantRecord, apply_plan, quant_operators, record_of
+from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.plan import QuantConfig, QuantPlan
+from codtdq.quantizer.floats import BLOCK, BlockFloats
+
+FORMAT_VERSION = 1
+_FLOATS = ("floats#codes", "floats#low", "floats#step")
+
+
+def architecture_of(model: nn.Module) -> str:
+    """The name under which a model can be built again: registered, or that of its class."""
+    info = getattr(model, "info", None)
+    name = getattr(info, "name", None)
+    return str(name) if name else f"{type(model).__module__}.{type(model).__qualname__}"
+
+
+def save_model(model: nn.Module, directory: str | Path) -> Path:
+    """Write a quantized model to a directory; returns the directory."""
+    record = record_of(model)
+    directory = Path(directory)
+    state = model.state_dict()
+    floats = {n: b for n, b in record.floats.items() if _unchanged(state.get(n), b)}
+    tensors: dict[str, Tensor] = {}
+    seen: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in state.items():
+        if name in floats:
+            continue
+        first = seen.setdefault(_identity(tensor), name)
+        if first != name:
+            aliases[name] = first  # tied tensors are stored once
+            continue
+        tensors.update(codecs.encode(name, tensor.cpu()))
+    tensors.update(_join(floats))
+    meta = {
+        "format": FORMAT_VERSION,
+        "codtdq": __version__,
+        "architecture": architecture_of(model),
+        "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
+        "config": record.plan.config.to_dict(),
+        "plan": record.plan.to_dict(),
+        "floats": {name: list(block.shape) for name, block in floats.items()},
+        "aliases": aliases,
+    }
+    files.write(directory, {k: v.clone() for k, v in tensors.items()}, meta)
+    return directory
+
+
+def read_header(directory: str | Path) -> dict[str, Any]:
+    """The description of a checkpoint, checked for its format version."""
+    directory = Path(directory)
+    meta = files.read_meta(directory)
+    version = meta.get("format")
+    if not isinstance(version, int):
+        raise CheckpointError(f"{directory / files.META} has no format version")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{directory} has format version {version}; this codtdq {__version__} reads up to "
+            f"{FORMAT_VERSION}: upgrade codtdq"
+        )
+    missing = {"architecture", "config", "plan", "floats", "sha256"} - set(meta)
+    if missing:
+        raise CheckpointError(f"{directory / files.META} lacks {', '.join(sorted(missing))}")
+    return meta
+
+
+def load_into(
+    skeleton: nn.Module, directory: str | Path, *, cache_weights: bool = True
+) -> nn.Module:
+    """Turn a float model of the right architecture into the saved quantized one, in place.
+
+    cache_weights: keep dequantized weights beside the packed ones; False trades speed for memory.
+    """
+    directory = Path(directory)
+    meta = read_header(directory)
+    found, wanted = architecture_of(skeleton), meta["architecture"]
+    if found != wanted:
+        raise CheckpointError(f"{directory} holds a {wanted!r}; the given model is a {found!r}")
+    plan = _read_plan(meta, directory)
+    entries = files.read_tensors(directory, meta["sha256"])
+    model = apply_plan(skeleton, plan, empty=True)
+    floats = _split(meta["floats"], entries, directory)
+    _fill(model, entries, floats, meta.get("aliases", {}), directory)
+    for operator in quant_operators(model).values():
+        operator.refresh(cache=cache_weights)
+    setattr(model, RECORD, QuantRecord(plan, floats))
+    return model.eval()
+
+
+def _read_plan(meta: Mapping[str, Any], directory: Path) -> QuantPlan:
+    try:
+        return QuantPlan.from_dict(meta["plan"], QuantConfig.from_dict(meta["config"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{directory / files.META} is damaged: {error!r}") from error
+    except CodtdqError as error:
+        raise CheckpointError(f"{directory / files.META}: {error}") from error
+
+
+def _fill(
+    model: nn.Module,
+    entries: dict[str, Tensor],
+    floats: dict[str, BlockFloats],
+    aliases: Mapping[str, str],
+    directory: Path,
+) -> None:
+    state = model.state_dict()
+    stored = codecs.entry_names(set(entries)) | set(floats) | set(aliases)
+    missing, extra = sorted(set(state) - stored), sorted(stored - set(state))
+    if missing or extra:
+        raise CheckpointError(
+            f"{directory} does not fit the model: {len(missing)} keys missing "
+            f"({', '.join(missing[:3]) or 'none'}), {len(extra)} unexpected "
+            f"({', '.join(extra[:3]) or 'none'})"
+        )
+    loaded: dict[str, Tensor] = {}
+    for name, target in state.items():
+        source = aliases.get(name, name)
+        if source in floats:
+            value = floats[source].decode()
+        else:
+            value = codecs.decode(source, entries, target.dtype)
+        if value.shape != target.shape:
+            raise CheckpointError(
+                f"{directory}: {name} has shape {tuple(value.shape)}, "
+                f"the model expects {tuple(target.shape)}"
+            )
+        loaded[name] = value
+    model.load_state_dict(loaded)
+
+
+def _join(floats: Mapping[str, BlockFloats]) -> dict[str, Tensor]:
+    if not floats:
+        return {}
+    blocks = list(floats.values())
+    parts = (
+        torch.cat([block.codes for block in blocks]),
+        torch.cat([block.low for block in blocks]),
+        torch.cat([block.step for block in blocks]),
+    )
+    return dict(zip(_FLOATS, parts))
+
+
+def _split(
+    shapes: Mapping[str, list[int]], entries: dict[str, Tensor], directory: Path
+) -> dict[str, BlockFloats]:
+    """Cut the joined tensors apart again, and take them out of `entries`."""
+    if not shapes:
+        return {}
+    if not set(_FLOATS) <= set(entries):
+        raise CheckpointError(f"{directory}: {', '.join(_FLOATS)} are missing")
+    codes, low, step = (entries.pop(name) for name in _FLOATS)
+    result: dict[str, BlockFloats] = {}
+    at = block_at = 0
+    for name, shape in shapes.items():
+        count = torch.Size(shape).numel()
+        blocks = -(-count // BLOCK)
+        result[name] = BlockFloats(
+            codes[at : at + count].clone(),
+            low[block_at : block_at + blocks].clone(),
+            step[block_at : block_at + blocks].clone(),
+            torch.Size(shape),
+        )
+        at, block_at = at + count, block_at + blocks
+    if at != codes.numel() or block_at != low.numel():
+        raise CheckpointError(f"{directory}: the stored float blocks do not fit their shapes")
+    return result
+
+
+def _unchanged(tensor: Tensor | None, block: BlockFloats) -> bool:
+    """Whether a parameter still holds what its stored form gives back."""
+    return tensor is not None and torch.equal(block.decode().to(tensor.dtype), tensor.cpu())
+
+
+def _identity(tensor: Tensor) -> int:
+    """One number per tensor object in memory: same storage, place and shape."""
+    return hash((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)) if (
+        tensor.numel()
+    ) else id(tensor)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Apply a plan to a model: replace operators, round what stays float, keep every name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.convert.calibrate import (
+    CalibrationContext,
+    reduce_radii,
+    run_calibration,
+)
+from codtdq.convert.correction import correct_outputs
+from codtdq.errors import CalibrationError, CheckpointError, ConfigError
+from codtdq.layers import Fp32GroupNorm, Fp32LayerNorm, QuantOperator, operator_for
+from codtdq.plan import QuantConfig, QuantPlan, make_plan
+from codtdq.quantizer.floats import BlockFloats, encode_floats
+
+RECORD = "quant_record"  # attribute of a quantized model
+
+
+@dataclass
+class QuantRecord:
+    """What a quantized model knows about itself."""
+
+    plan: QuantPlan
+    floats: dict[str, BlockFloats] = field(default_factory=dict)  # parameters in 8-bit blocks
+
+
+def record_of(model: nn.Module) -> QuantRecord:
+    """The record of a quantized model."""
+    record = getattr(model, RECORD, None)
+    if not isinstance(record, QuantRecord):
+        raise ConfigError(
+            f"{type(model).__name__} is not quantized; call codtdq.quantize(model, config) first"
+        )
+    return record
+
+
+def convert(
+    model: nn.Module, config: QuantConfig, *, calibration: Any = None, inplace: bool = False
+) -> nn.Module:
+    """Quantize a model. Returns a new one in eval mode; `inplace=True` saves the copy.
+
+    calibration: batches for static radii or I/O correction; unused otherwise.
+    """
+    if isinstance(getattr(model, RECORD, None), QuantRecord):
+        raise ConfigError("the model is quantized already; quantize the float model instead")
+    plan = make_plan(model, config)
+    _check_weights(model, plan)
+    context = CalibrationContext(
+        model, channels=False, pairs=config.io_correction != "none", plan=plan
+    )
+    if config.needs_calibration:
+        if calibration is None:
+            raise CalibrationError(
+                f"config {config.name!r} needs calibration data (act_range={config.act_range!r}, "
+                f"io_correction={config.io_correction!r}); pass calibration=batches"
+            )
+        run_calibration(model, calibration, context)
+    radii = {name: reduce_radii(r, config.static_reduce, name) for name, r in context.radii.items()}
+    if not inplace:
+        model = _copy(model, plan)
+    model = apply_plan(model, plan, radii=radii)
+    if config.io_correction != "none":
+        correct_outputs(model, context.pairs, config.io_correction)
+    setattr(model, RECORD, QuantRecord(plan, _round_floats(model, plan)))
+    return model.eval()
+
+
+def apply_plan(
+    model: nn.Module,
+    plan: QuantPlan,
+    *,
+    radii: dict[str, Tensor] | None = None,
+    empty: bool = False,
+) -> nn.Module:
+    """Replace the operators of `model` as the plan says, in place, and return it.
+
+    Only where the model itself is an operator, the returned module is another one.
+
+    empty: make the structure only; a checkpoint fills it.
+    """
+    modules = dict(model.named_modules())
+    swaps: dict[int, nn.Module] = {}
+    for site in plan.quantized:
+        old = modules.get(site.name)
+        if old is None or getattr(getattr(old, "weight", None), "shape", None) != site.shape:
+            raise CheckpointError(
+                f"{site.name} {site.shape} of the plan is not an operator of {type(model).__name__}"
+            )
+        swaps[id(old)] = operator_for(old).from_float(
+            old, site, compute_dtype=plan.config.compute_dtype,
+            radius=(radii or {}).get(site.name), empty=empty,
+        )  # fmt: skip
+    for module in modules.values():
+        if plan.config.fp32_ln and type(module) is nn.LayerNorm:
+            module.__class__ = Fp32LayerNorm
+        if plan.config.fp32_gn and type(module) is nn.GroupNorm:
+            module.__class__ = Fp32GroupNorm
+    _swap_children(model, lambda child: swaps.get(id(child)))
+    return swaps.get(id(model), model)
+
+
+def quant_operators(model: nn.Module) -> dict[str, QuantOperator]:
+    """The quantized operators of a model by name."""
+    return {n: m for n, m in model.named_modules() if isinstance(m, QuantOperator)}
+
+
+def _swap_children(model: nn.Module, replacement: Callable[[nn.Module], nn.Module | None]) -> None:
+    """Replace children wherever they appear: a module shared by two parents stays shared."""
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            new = None if child is None else replacement(child)
+            if new is not None:
+                parent._modules[name] = new
+
+
+def _copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
+    """A deep copy that shares the weights which are about to be replaced."""
+    memo: dict[int, Any] = {}
+    for site in plan.quantized:
+        weight = model.get_submodule(site.name)._parameters["weight"]
+        if site.weight is not None:
+            memo[id(weight)] = weight
+    return copy.deepcopy(model, memo)
+
+
+def _check_weights(model: nn.Module, plan: QuantPlan) -> None:
+    for site in plan.quantized:
+        weight = model.get_submodule(site.name)._parameters["weight"]
+        if weight is not None and not bool(torch.isfinite(weight).all()):
+            raise ConfigError(f"{site.name}.weight holds NaN or infinite values; fix it or skip it")
+
+
+def _round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
+    """Round the parameters that stay float to their stored form, so that a file is exact.
+
+    Operators that the config keeps float on purpose are left as they are.
+    """
+    if plan.config.float_storage == "fp32":
+        return {}
+    exact = tuple(f"{site.name}." for site in plan if site.exact)
+    stored: dict[str, BlockFloats] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point() or parameter.numel() == 0:
+            continue
+        if exact and name.startswith(exact):
+            continue
+        encoded = encode_floats(parameter)
+        if encoded is not None:
+            parameter.data.copy_(encoded.decode())
+            stored[name] = encoded
+    return stored

@@ -1,0 +1,181 @@
+"""The plan: what a config means for a given model, operator by operator, before anything is done.
+
+A plan can be read by a person (`print(plan)`) and by a machine (`plan.to_dict()`); the converter
+and the checkpoint follow it to the letter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from codtdq.plan.config import QuantConfig
+from codtdq.quantizer.grouping import group_count
+from codtdq.quantizer.packing import packed_width
+from codtdq.quantizer.spec import ActivationSpec, WeightSpec
+from codtdq.quantizer.weight import row_shape, scale_count
+
+SCALE_BITS = 32  # scales are float32
+FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / 64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One operator and what happens to it."""
+
+    name: str
+    type: str  # class name of the module
+    kind: str  # linear, conv, depthwise, other
+    role: str  # attention, mlp, linear, conv, depthwise, first, other
+    shape: tuple[int, ...]  # of its weight
+    weight: WeightSpec | None = None  # None: the weight stays float
+    activation: ActivationSpec | None = None  # None: the input stays float
+    static: bool = False  # the activation radius is calibrated and fixed
+    reason: str | None = None  # why the operator stays float, if it does
+    exact: bool = False  # float by the config's wish: stored as it is, never in 8-bit blocks
+    extra_parameters: int = 0  # in further matrices of the same module (recurrent cells)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether anything about the operator changes."""
+        return self.weight is not None or self.activation is not None
+
+    @property
+    def parameters(self) -> int:
+        """Elements of the weight."""
+        return math.prod(self.shape) + self.extra_parameters
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the stored weight, scales included; float weights count as FP32."""
+        if self.weight is None:
+            return 4 * self.parameters
+        rows, taps, inputs = row_shape(torch.Size(self.shape))
+        codes = rows * packed_width(taps * inputs, self.weight.bits)
+        return codes + rows * scale_count(torch.Size(self.shape), self.weight) * SCALE_BITS // 8
+
+    @property
+    def weight_bits(self) -> float:
+        """Effective bits per weight, scales included."""
+        return 8 * self.packed_bytes / max(self.parameters, 1)
+
+    @property
+    def act_bits(self) -> float:
+        """Effective bits per activation value, scales included."""
+        if self.activation is None:
+            return 32.0
+        if self.activation.mode != "per_token_group":
+            return float(self.activation.bits)
+        channels = self.in_channels
+        groups = group_count(channels, self.activation.group_size)
+        return self.activation.bits + SCALE_BITS * groups / channels
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the input; a depthwise weight has as many rows as inputs."""
+        return self.shape[0] if self.kind == "depthwise" else self.shape[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready fields; those that hold their default are left out."""
+        result: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None or value is False or (field.name == "extra_parameters" and not value):
+                continue
+            if dataclasses.is_dataclass(value):
+                value = _changed(value)
+            result[field.name] = list(value) if isinstance(value, tuple) else value
+        return result
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Site:
+        """Inverse of `to_dict`."""
+        fields = dict(data)
+        fields["shape"] = tuple(fields["shape"])
+        if fields.get("weight") is not None:
+            fields["weight"] = WeightSpec(**fields["weight"])
+        if fields.get("activation") is not None:
+            fields["activation"] = ActivationSpec(**fields["activation"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class QuantPlan:
+    """Every operator of a model with what happens to it, and the totals."""
+
+    config: QuantConfig
+    sites: tuple[Site, ...]
+    other_parameters: int  # biases, norms, embeddings: all that is not an operator's weight
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def site(self, name: str) -> Site:
+        """The site of a module name."""
+        return next(site for site in self.sites if site.name == name)
+
+    @property
+    def quantized(self) -> list[Site]:
+        """Sites that change."""
+        return [site for site in self.sites if site.quantized]
+
+    def totals(self) -> dict[str, Any]:
+        """Parameters, bytes and effective bits, scales included."""
+        weights = sum(site.parameters for site in self.sites)
+        low = [site for site in self.sites if site.weight is not None]
+        acts = [site.act_bits for site in self.sites if site.activation is not None]
+        blocks = FLOAT_BITS[self.config.float_storage] / 8
+        stored = self.other_parameters * blocks
+        for site in self.sites:
+            plain = site.reason is not None and not site.exact
+            stored += site.parameters * blocks if plain else site.packed_bytes
+        count = weights + self.other_parameters
+        low_count = sum(site.parameters for site in low)
+        return {
+            "operators": len(self.sites),
+            "quantized_operators": len(self.quantized),
+            "parameters": count,
+            "quantized_parameters": low_count,
+            "fp32_bytes": 4 * count,
+            "packed_bytes": int(stored),
+            "bits_per_weight": 8 * sum(s.packed_bytes for s in low) / max(low_count, 1)
+            if low
+            else 32.0,
+            "bits_per_activation": sum(acts) / len(acts) if acts else 32.0,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "sites": [site.to_dict() for site in self.sites],
+            "other_parameters": self.other_parameters,
+            "totals": self.totals(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], config: QuantConfig) -> QuantPlan:
+        """Inverse of `to_dict`."""
+        sites = tuple(Site.from_dict(site) for site in data["sites"])
+        return cls(config, sites, data["other_parameters"])
+
+    def __str__(self) -> str:
+        from codtdq.plan.text import format_plan
+
+        return format_plan(self)
+
+
+def _changed(record: Any) -> dict[str, Any]:
+    """Fields of a record that differ from their defaults: short JSON for many sites."""
+    return {
+        field.name: getattr(record, field.name)
+        for field in dataclasses.fields(record)
+        if getattr(record, field.name) != field.default
+    }

@@ -1,0 +1,165 @@
+"""From a model and a config to a plan: patterns, roles and policies are resolved here, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from codtdq.errors import ConfigError
+from codtdq.plan.config import QuantConfig
+from codtdq.plan.plan import QuantPlan, Site
+from codtdq.plan.roles import Operator, matrices, operators
+from codtdq.quantizer.spec import ActivationSpec, WeightSpec
+
+
+def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
+    """Resolve `config` for `model`. Nothing is changed."""
+    found = operators(model)
+    if not any(op.kind != "other" for op in found):
+        raise ConfigError(
+            f"{type(model).__name__} has no Linear, Conv1d or Conv2d: there is nothing to quantize"
+        )
+    names = [op.name for op in found]
+    _check_patterns(config, names)
+    found = [dataclasses.replace(op, role=_role(op, config)) for op in found]
+    _check_dcrp_roles(config, found)
+    sites = tuple(_site(op, config) for op in found)
+    weights = {id(p) for op in found for p in matrices(op.module)}
+    other = sum(p.numel() for p in model.parameters() if id(p) not in weights)
+    return QuantPlan(config, sites, other)
+
+
+def _site(op: Operator, config: QuantConfig) -> Site:
+    shape = _shape(op.module)
+    common: dict[str, Any] = {
+        "name": op.name, "type": type(op.module).__name__,
+        "kind": op.kind, "role": op.role, "shape": shape,
+    }  # fmt: skip
+    if op.obstacle is not None:
+        extra = sum(p.numel() for p in matrices(op.module)) - math.prod(shape)
+        return Site(**common, reason=op.obstacle, extra_parameters=extra)
+    reason = _wished_float(op, config)
+    if reason is not None:
+        return Site(**common, reason=reason, exact=True)
+    weight, activation = _apply_overrides(op, config, *_specs(op, config))
+    static = config.act_range == "static" and activation is not None
+    if static and activation is not None and activation.mode == "per_token_group":
+        raise ConfigError(f"{op.name}: per_token_group ranges cannot be static")
+    if weight is None and activation is None:
+        return Site(**common, reason="the config keeps it float", exact=True)
+    return Site(**common, weight=weight, activation=activation, static=static)
+
+
+def _wished_float(op: Operator, config: QuantConfig) -> str | None:
+    pattern = _last_match(op.name, [(p, p) for p in config.skip_patterns])
+    if pattern is not None:
+        return f"skip_patterns has {pattern!r}"
+    if op.role == "first" and config.first_layer == "float":
+        return "first_layer is 'float'"
+    return None
+
+
+def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of the weight and activation records before per-layer overrides."""
+    weight = {
+        "bits": config.weight_bits,
+        "group_size": _last_match(op.name, config.weight_group_rules, config.weight_group_size),
+        "percentile": _last_match(
+            op.name, config.weight_percentile_rules, config.weight_percentile
+        ),
+    }
+    mode_key = "first" if op.role == "first" else op.kind
+    bounded = config.dcrp_roles is None or op.role in config.dcrp_roles
+    activation = {
+        "bits": config.act_bits,
+        "mode": dict(config.act_modes)[mode_key],
+        "group_size": _last_match(op.name, config.act_group_rules, config.act_group_size),
+        "percentile": config.act_percentile,
+        "tau": config.tau if bounded else None,
+        "zero_ratio": config.zero_ratio if bounded else None,
+        "projection": config.projection,
+        "literal": config.literal,
+    }
+    first = config.first_layer if op.role == "first" else "quantize"
+    if weight["bits"] is not None and (_matches(op.name, config.w8_patterns) or first == "w8a8"):
+        weight["bits"] = 8
+    eight = _matches(op.name, config.keep_a8_patterns) or first in ("a8", "w8a8")
+    if activation["bits"] is not None and eight:
+        activation["bits"] = 8
+    return weight, activation
+
+
+def _apply_overrides(
+    op: Operator, config: QuantConfig, weight: dict[str, Any], activation: dict[str, Any]
+) -> tuple[WeightSpec | None, ActivationSpec | None]:
+    for key, value in dict(config.layer_overrides).get(op.name, {}).items():
+        if key.startswith("weight_"):
+            weight[key.removeprefix("weight_")] = value
+        else:
+            activation[key.removeprefix("act_")] = value
+    try:
+        return (
+            None if weight["bits"] is None else WeightSpec(**weight),
+            None if activation["bits"] is None else ActivationSpec(**activation),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{op.name}: {error}") from error
+
+
+def _role(op: Operator, config: QuantConfig) -> str:
+    if op.kind == "other":
+        return op.role
+    role = _last_match(op.name, config.role_patterns, op.role)
+    return str(role)
+
+
+def _check_patterns(config: QuantConfig, names: list[str]) -> None:
+    for field in (
+        "skip_patterns", "w8_patterns", "keep_a8_patterns", "role_patterns",
+        "weight_group_rules", "weight_percentile_rules", "act_group_rules",
+    ):  # fmt: skip
+        for entry in getattr(config, field):
+            pattern = entry if isinstance(entry, str) else entry[0]
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(
+                    f"{field} has {pattern!r}, which matches no operator of this model; "
+                    f"names look like {names[0]!r} or {names[-1]!r}"
+                )
+    for layer, _ in config.layer_overrides:
+        if layer not in names:
+            raise ConfigError(
+                f"layer_overrides names {layer!r}, which is no operator of this model; "
+                f"names look like {names[0]!r} or {names[-1]!r}"
+            )
+
+
+def _check_dcrp_roles(config: QuantConfig, found: list[Operator]) -> None:
+    roles = {op.role for op in found}
+    for role in config.dcrp_roles or ():
+        if role not in roles:
+            raise ConfigError(
+                f"dcrp_roles has {role!r}, but no operator of this model has that role "
+                f"(found: {', '.join(sorted(roles))}); declare it with role_patterns"
+            )
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _last_match(name: str, rules: Any, default: Any = None) -> Any:
+    for pattern, value in rules:
+        if fnmatchcase(name, pattern):
+            default = value
+    return default
+
+
+def _shape(module: nn.Module) -> tuple[int, ...]:
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.ndim < 2:
+        weight = matrices(module)[0]
+    return tuple(weight.shape)

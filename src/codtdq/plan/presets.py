@@ -1,0 +1,86 @@
+"""Named settings: the references, the method, and every ablation of the paper's variant table."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from codtdq.errors import ConfigError
+from codtdq.plan.config import KINDS, QuantConfig
+
+_PER_TENSOR = dict.fromkeys(KINDS, "per_tensor")
+_NO_DCRP: dict[str, Any] = {"tau": None, "zero_ratio": None}
+_SHARED: dict[str, Any] = {"act_modes": _PER_TENSOR}  # ablations without DSTG: one shared range
+_NAIVE: dict[str, Any] = {**_SHARED, **_NO_DCRP}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named setting and one line about it."""
+
+    description: str
+    fields: Mapping[str, Any]
+
+
+PRESETS: dict[str, Preset] = {
+    "fp32": Preset(
+        "no quantization: the reference",
+        {"weight_bits": None, "act_bits": None, "float_storage": "fp32", **_NAIVE},
+    ),
+    "w8a8": Preset(
+        "naive 8-bit weights and activations, one range per tensor",
+        {"weight_bits": 8, "act_bits": 8, **_NAIVE},
+    ),
+    "w4a8": Preset("naive 4-bit weights, 8-bit activations", {"act_bits": 8, **_NAIVE}),
+    "w4a4": Preset("naive 4-bit weights and activations, one range per tensor", _NAIVE),
+    "per-tensor": Preset(
+        "ablation: an explicit global range, fixed by calibration",
+        {"act_range": "static", **_NAIVE},
+    ),
+    "dstg-only": Preset("ablation: token-group ranges without projection", _NO_DCRP),
+    "dcrp-attn": Preset(
+        "ablation: shared range, projected by C1 and C2 in attention only",
+        {"dcrp_roles": ("attention",), **_SHARED},
+    ),
+    "dcrp-only": Preset("ablation: shared range, projected by C1 and C2 everywhere", _SHARED),
+    "dcrp-only-fixed": Preset(
+        "ablation: the projected shared range, fixed by calibration",
+        {"act_range": "static", "static_reduce": "mean", **_SHARED},
+    ),
+    "c1-only": Preset(
+        "ablation: shared range under the step-to-dispersion bound only",
+        {"zero_ratio": None, **_SHARED},
+    ),
+    "c2-only": Preset(
+        "ablation: shared range under the zero-bin bound only", {"tau": None, **_SHARED}
+    ),
+    "cod-tdq": Preset("the paper's method (DSTG + DCRP), made well defined", {}),
+    "cod-tdq-literal": Preset("the paper's Algorithm S1 to the letter", {"literal": True}),
+    "cod-tdq-guarded": Preset(
+        "DSTG + DCRP that keeps a bound only where it lowers the error", {"projection": "guarded"}
+    ),
+}
+
+
+def list_presets() -> list[str]:
+    """Names of all presets."""
+    return list(PRESETS)
+
+
+def preset(name: str, *, act_modes: Mapping[str, str] | None = None, **changes: Any) -> QuantConfig:
+    """The config of a preset.
+
+    act_modes: activation modes by kind that a model declares as the paper's setting for it. They
+        replace the preset's token groups only: a preset with a shared range stays what it is.
+    changes: further fields of QuantConfig to set.
+    """
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PRESETS)}"
+        raise ConfigError(f"unknown preset {name!r}; {hint}")
+    config = QuantConfig(name=name, **PRESETS[name].fields)
+    if act_modes and "per_token_group" in dict(config.act_modes).values():
+        config = config.replace(act_modes={**dict(config.act_modes), **act_modes})
+    return config.replace(**changes) if changes else config

@@ -1,0 +1,109 @@
+"""Which operators a model has, of which kind, in which role: found by type and declaration.
+
+A role comes from the model (`quant_roles` on a module class or instance: child name -> role,
+for the child and everything inside it) or from the module's type. Names are never searched for
+substrings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+QUANTIZABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Conv1d)
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A parameterised operator of a model."""
+
+    name: str
+    module: nn.Module
+    kind: str  # "linear", "conv", "depthwise", or "other" where there is no quantized operator
+    role: str  # attention, mlp, linear, conv, depthwise, first; "other"
+    obstacle: str | None  # why it has to stay float, if it has to
+
+
+def operators(model: nn.Module) -> list[Operator]:
+    """All operators of a model in the order of registration; shared modules appear once.
+
+    Besides the quantizable types these are all leaf modules that own a weight matrix (transposed
+    or deformable convolutions, embeddings, recurrent cells) and attention with a packed
+    projection, so that a plan can say what stays float.
+    """
+    declared = dict(_declared_roles(model, "", None))
+    has_first = "first" in declared.values()
+    found: list[Operator] = []
+    for name, module in model.named_modules():
+        if not _is_operator(module):
+            continue
+        kind = kind_of(module)
+        role = declared.get(name) or kind
+        if kind == "depthwise" and role in ("conv", "attention", "mlp"):
+            role = "depthwise"  # what an operator mixes matters more than where it stands
+        quantizable = kind != "other"
+        if quantizable and not has_first:
+            role, has_first = "first", True  # undeclared: the first operator that the model owns
+        obstacle = _obstacle(name, module, model) if quantizable else _no_operator(module)
+        found.append(Operator(name, module, kind, role if quantizable else "other", obstacle))
+    return found
+
+
+def kind_of(module: nn.Module) -> str:
+    """Kind by type and shape: a convolution with one input channel per group is depthwise."""
+    if isinstance(module, nn.Linear):
+        return "linear"
+    if isinstance(module, nn.Conv2d | nn.Conv1d):
+        single = module.in_channels == module.groups and module.groups > 1
+        return "depthwise" if single else "conv"
+    return "other"
+
+
+def _declared_roles(
+    module: nn.Module, prefix: str, inherited: str | None
+) -> Iterator[tuple[str, str]]:
+    if inherited is not None:
+        yield prefix, inherited
+    roles = getattr(module, "quant_roles", None) or {}
+    for child_name, child in module.named_children():
+        full = f"{prefix}.{child_name}" if prefix else child_name
+        yield from _declared_roles(child, full, roles.get(child_name, inherited))
+
+
+def _is_operator(module: nn.Module) -> bool:
+    if isinstance(module, QUANTIZABLE):
+        return True
+    if isinstance(module, NORMS) or not matrices(module):
+        return False
+    is_leaf = next(module.children(), None) is None
+    return is_leaf or isinstance(module, nn.MultiheadAttention)
+
+
+def matrices(module: nn.Module) -> list[nn.Parameter]:
+    """The weight matrices that a module owns itself."""
+    return [p for p in module.parameters(recurse=False) if p.ndim >= 2]
+
+
+def _no_operator(module: nn.Module) -> str:
+    return f"{type(module).__name__} has no quantized operator"
+
+
+def _obstacle(name: str, module: nn.Module, model: nn.Module) -> str | None:
+    """Why a Linear or Conv cannot be replaced without changing what the model computes."""
+    base = next(kind for kind in QUANTIZABLE if isinstance(module, kind))
+    parent = model.get_submodule(name.rpartition(".")[0]) if name else None
+    if isinstance(parent, nn.MultiheadAttention):
+        return "nn.MultiheadAttention uses its weight directly"
+    if parametrize.is_parametrized(module) or "weight" not in module._parameters:
+        return "its weight is computed by a hook or parametrization"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        return "it is lazy: run the model once before planning"
+    if type(module).forward is not base.forward:
+        return f"{type(module).__name__} overrides forward"
+    if not module.weight.is_floating_point():
+        return f"its weight is {module.weight.dtype}"
+    return None

@@ -1,0 +1,64 @@
+"""A plan as text: one line per operator, then the totals."""
+
+from __future__ import annotations
+
+from codtdq.plan.plan import QuantPlan, Site
+
+_MODES = {"per_tensor": "tensor", "per_channel": "channel", "per_token_group": "group"}
+
+
+def format_plan(plan: QuantPlan) -> str:
+    """The table that `print(plan)` shows."""
+    rows = [_row(site) for site in plan.sites]
+    header = ("operator", "type", "role", "shape", "weights", "activations")
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in
+             [header, *rows]]  # fmt: skip
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([*lines, *_summary(plan)])
+
+
+def _row(site: Site) -> tuple[str, ...]:
+    shape = "x".join(str(side) for side in site.shape)
+    if not site.quantized:
+        return (site.name, site.type, site.role, shape, f"float: {site.reason}", "")
+    return (site.name, site.type, site.role, shape, _weights(site), _activations(site))
+
+
+def _weights(site: Site) -> str:
+    if site.weight is None:
+        return "float"
+    text = f"W{site.weight.bits}"
+    text += f" g{site.weight.group_size}" if site.weight.group_size else " channel"
+    return text + (f" p{site.weight.percentile:g}" if site.weight.percentile else "")
+
+
+def _activations(site: Site) -> str:
+    spec = site.activation
+    if spec is None:
+        return "float"
+    text = f"A{spec.bits} {_MODES[spec.mode]}"
+    text += f" g{spec.group_size}" if spec.mode == "per_token_group" else ""
+    text += f" p{spec.percentile:g}" if spec.percentile else ""
+    text += " static" if site.static else ""
+    bounds = [f"C1 {spec.tau:g}"] if spec.tau is not None else []
+    bounds += [f"C2 {spec.zero_ratio:g}"] if spec.zero_ratio is not None else []
+    if bounds:
+        text += f" {'literal' if spec.literal else spec.projection}({', '.join(bounds)})"
+    return text
+
+
+def _summary(plan: QuantPlan) -> list[str]:
+    totals = plan.totals()
+    share = totals["quantized_parameters"] / max(totals["parameters"], 1)
+    ratio = totals["fp32_bytes"] / max(totals["packed_bytes"], 1)
+    return [
+        "",
+        f"config        {plan.config.name}",
+        f"operators     {totals['quantized_operators']} of {totals['operators']} quantized",
+        f"parameters    {totals['parameters']:,} ({share:.1%} in low-bit weights)",
+        f"size          {totals['packed_bytes'] / 2**20:.2f} MiB packed, "
+        f"{totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
+        f"effective     {totals['bits_per_weight']:.2f} bits per quantized weight, "
+        f"{totals['bits_per_activation']:.2f} per quantized activation, scales included",
+    ]

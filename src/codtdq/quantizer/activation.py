@@ -1,0 +1,163 @@
+"""Quantize one activation tensor: split (DSTG), project (DCRP), put on the grid, put back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from codtdq.errors import ConfigError
+from codtdq.quantizer import grouping
+from codtdq.quantizer.affine import EPS, decode, encode, step_of, to_codes
+from codtdq.quantizer.projection import Projection, group_std, project
+from codtdq.quantizer.spec import ActivationSpec
+
+LAYOUTS = ("last", "first")
+
+
+@dataclass(frozen=True)
+class ActivationResult:
+    """A quantized activation and every statistic of its groups.
+
+    Tensors shaped like the input: `x_hat`, `q`. Tensors with one value per group (shape [1] per
+    tensor, [C] per channel, [..., K] per token group): the rest. Statistics that the quantizer
+    itself does not need are computed on first use, from the same groups.
+    """
+
+    x_hat: Tensor  # dequantized values, in the dtype of the input
+    projection: Projection
+    spec: ActivationSpec
+    _groups: grouping.Groups
+    _encoded: Tensor  # codes as floats, in the shape of the groups
+    _tokens: torch.Size  # shape of the input as tokens, channels last
+    _shape: torch.Size  # shape of the input
+    _layout: str
+
+    @property
+    def radius(self) -> Tensor:
+        """Clip radius c of each group after projection."""
+        return self.projection.radius
+
+    @property
+    def step(self) -> Tensor:
+        """Step Delta of each group."""
+        return self.projection.step
+
+    @property
+    def active(self) -> Tensor:
+        """What set each radius: uint8 values of `Active`."""
+        return self.projection.active
+
+    @property
+    def infeasible(self) -> Tensor:
+        """Bounds that no radius can meet: bit 1 for C1, bit 2 for C2."""
+        return self.projection.infeasible
+
+    @cached_property
+    def q(self) -> Tensor:
+        """Integer codes, int8, in the shape of the input."""
+        codes = to_codes(grouping.merge(self._encoded, self._tokens, self.spec))
+        return _to_layout(codes, self._shape, self._layout)
+
+    @cached_property
+    def sigma(self) -> Tensor:
+        """Standard deviation of each group (unbiased=False, plus 1e-12)."""
+        return group_std(self._groups)
+
+    @cached_property
+    def eta(self) -> Tensor:
+        """Step-to-dispersion ratio Delta / sigma of each group (Eq. cg_Delta_eta_oneline)."""
+        return self.step / self.sigma
+
+    @cached_property
+    def zero_mass(self) -> Tensor:
+        """rho_0: share of elements whose code is 0 (Eq. rho0_def).
+
+        Literal reading: of all elements, padding and exact zeros included. Default reading: of
+        the elements that are not zero to begin with; 0 where a group has none.
+        """
+        zeroed = self._encoded == 0
+        if self.spec.literal:
+            return zeroed.float().mean(dim=-1)
+        evidence = self._groups.values != 0
+        lost = (zeroed & evidence).sum(-1)
+        return lost / evidence.sum(-1).clamp(min=1)
+
+    @cached_property
+    def clip_rate(self) -> Tensor:
+        """Share of real elements that lie outside the radius."""
+        outside = self._groups.values.abs() > self.radius.unsqueeze(-1)
+        return outside.sum(-1) / self._groups.count()
+
+
+def quantize(
+    x: Tensor,
+    spec: ActivationSpec,
+    *,
+    layout: str = "last",
+    radius: Tensor | None = None,
+) -> ActivationResult:
+    """Quantize x under `spec`.
+
+    layout: "last" for [..., C]; "first" for [B, C, H, W] and [B, C, L], whose positions become
+        tokens ([B, HW, C]) and are put back afterwards (S1.1).
+    radius: fixed radii instead of dynamic ones, shape [1] (per_tensor) or [C] (per_channel).
+    """
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout is {layout!r}; accepted: {', '.join(LAYOUTS)}")
+    if not x.is_floating_point():
+        raise ConfigError(
+            f"activations of dtype {x.dtype} cannot be quantized; pass a float tensor"
+        )
+    tokens = x.flatten(2).transpose(1, 2) if layout == "first" else x
+    if x.numel() == 0:
+        return _empty(x, tokens.shape, spec)
+    groups = grouping.split(tokens, spec)
+    projection = project(groups, spec) if radius is None else _fixed(groups, radius, spec)
+    c, step = projection.radius.unsqueeze(-1), projection.step.unsqueeze(-1)
+    encoded = encode(groups.values, c, step, spec.bits)
+    x_hat = grouping.merge(decode(encoded, step), tokens.shape, spec).to(x.dtype)
+    x_hat = _to_layout(x_hat, x.shape, layout)
+    return ActivationResult(x_hat, projection, spec, groups, encoded, tokens.shape, x.shape, layout)
+
+
+def _fixed(groups: grouping.Groups, radius: Tensor, spec: ActivationSpec) -> Projection:
+    """A projection with calibrated radii: NaN and infinities still show as NaN."""
+    expected = groups.values.shape[:-1]
+    if spec.mode == "per_token_group" or radius.shape != expected:
+        raise ConfigError(
+            f"fixed radii of shape {tuple(radius.shape)} do not fit mode {spec.mode!r}; "
+            f"accepted: per_tensor [1] or per_channel [C]"
+        )
+    finite = groups.values.isfinite().all(dim=-1)
+    radius = radius.float().clamp(min=EPS).masked_fill(~finite, float("nan"))
+    none = torch.zeros(expected, dtype=torch.uint8, device=radius.device)
+    return Projection(radius, step_of(radius, spec.bits), none, none)
+
+
+def _to_layout(tokens: Tensor, shape: torch.Size, layout: str) -> Tensor:
+    """Tokens back in the layout of the input, without a copy."""
+    return tokens if layout == "last" else tokens.transpose(1, 2).unflatten(2, shape[2:])
+
+
+def _empty(x: Tensor, tokens: torch.Size, spec: ActivationSpec) -> ActivationResult:
+    """No elements, no ranges: statistics as empty as the tensor."""
+    lead = (*tokens[:-1], grouping.group_count(tokens[-1], spec.group_size))
+    shape = lead if spec.mode == "per_token_group" and 0 in lead else (0,)
+    none = x.new_zeros(shape, dtype=torch.float32)
+    flags = none.to(torch.uint8)
+    values = none.unsqueeze(-1)
+    projection = Projection(none, none, flags, flags)
+    return _EmptyResult(
+        x.clone(), projection, spec, grouping.Groups(values, None), values, tokens, x.shape, "last"
+    )
+
+
+class _EmptyResult(ActivationResult):
+    """The result of an empty tensor."""
+
+    @cached_property
+    def q(self) -> Tensor:
+        return self.x_hat.to(torch.int8)
