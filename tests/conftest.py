@@ -1,9 +1,7 @@
-"""Shared by all tests: helpers beside a test file can be imported by their plain name."""
+"""Shared by all tests: helper modules can be imported by their plain name."""
 
 import sys
 from pathlib import Path
 
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent / "quantizer"))
-torch.set_num_threads(2)
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here / "quantizer")]

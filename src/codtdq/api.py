@@ -13,9 +13,9 @@ from codtdq.convert import convert
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
-from codtdq.plan import PRESETS, QuantConfig, QuantPlan, make_plan
-from codtdq.plan import preset as _preset
-from codtdq.plan.config import KINDS
+from codtdq.planning import PRESETS, QuantConfig, QuantPlan, make_plan
+from codtdq.planning import preset as _preset
+from codtdq.planning.config import KINDS
 from codtdq.quantizer import ActivationResult, ActivationSpec
 from codtdq.quantizer import quantize as _quantize_tensor
 
@@ -28,7 +28,7 @@ def preset(name: str, *, model: str | nn.Module | None = None, **changes: Any) -
     changes: fields of QuantConfig to set on top.
     """
     info = model_info(model) if isinstance(model, str) else getattr(model, "info", None)
-    return _preset(name, act_modes=getattr(info, "act_modes", None), **changes)
+    return _preset(name, declared_modes=getattr(info, "act_modes", None), **changes)
 
 
 def plan(model: nn.Module, config: QuantConfig | str) -> QuantPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Progress:
 
 def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
     """Yield from `items`, showing progress."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     with Progress(label, total) as bar:
         for item in items:

@@ -98,6 +98,9 @@ def _temporary(directory: Path) -> Path:
 
 
 def _looks_pickled(path: Path) -> bool:
+    """Pickles and torch zips by their first bytes. A safetensors file has its JSON at byte 8,
+    and its first bytes, a length, may be anything.
+    """
     with path.open("rb") as stream:
-        head = stream.read(4)
-    return head.startswith((b"PK", b"\x80"))
+        head = stream.read(9)
+    return head[8:9] != b"{" and head.startswith((b"PK", b"\x80"))

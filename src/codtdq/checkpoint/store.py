@@ -19,7 +19,7 @@ from codtdq._version import __version__
 from codtdq.checkpoint import codecs, files
 from codtdq.convert.builder import RECORD, QuantRecord, apply_plan, quant_operators, record_of
 from codtdq.errors import CheckpointError, CodtdqError
-from codtdq.plan import QuantConfig, QuantPlan
+from codtdq.planning import QuantConfig, QuantPlan
 from codtdq.quantizer.floats import BLOCK, BlockFloats
 
 FORMAT_VERSION = 1
@@ -43,13 +43,11 @@ def save_model(model: nn.Module, directory: str | Path) -> Path:
     seen: dict[int, str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in state.items():
-        if name in floats:
-            continue
         first = seen.setdefault(_identity(tensor), name)
         if first != name:
             aliases[name] = first  # tied tensors are stored once
-            continue
-        tensors.update(codecs.encode(name, tensor.cpu()))
+        elif name not in floats:
+            tensors.update(codecs.encode(name, tensor.cpu()))
     tensors.update(_join(floats))
     meta = {
         "format": FORMAT_VERSION,
@@ -191,7 +189,7 @@ def _unchanged(tensor: Tensor | None, block: BlockFloats) -> bool:
 
 
 def _identity(tensor: Tensor) -> int:
-    """One number per tensor object in memory: same storage, place and shape."""
-    return hash((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)) if (
-        tensor.numel()
-    ) else id(tensor)  # fmt: skip
+    """One number per tensor in memory: the same place, shape, strides and dtype."""
+    if not tensor.numel():
+        return id(tensor)
+    return hash((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype))

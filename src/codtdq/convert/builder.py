@@ -18,7 +18,7 @@ from codtdq.convert.calibrate import (
 from codtdq.convert.correction import correct_outputs
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
 from codtdq.layers import Fp32GroupNorm, Fp32LayerNorm, QuantOperator, operator_for
-from codtdq.plan import QuantConfig, QuantPlan, make_plan
+from codtdq.planning import QuantConfig, QuantPlan, make_plan
 from codtdq.quantizer.floats import BlockFloats, encode_floats
 
 RECORD = "quant_record"  # attribute of a quantized model
@@ -100,9 +100,9 @@ def apply_plan(
         )  # fmt: skip
     for module in modules.values():
         if plan.config.fp32_ln and type(module) is nn.LayerNorm:
-            module.__class__ = Fp32LayerNorm
+            Fp32LayerNorm.adopt(module)
         if plan.config.fp32_gn and type(module) is nn.GroupNorm:
-            module.__class__ = Fp32GroupNorm
+            Fp32GroupNorm.adopt(module)
     _swap_children(model, lambda child: swaps.get(id(child)))
     return swaps.get(id(model), model)
 

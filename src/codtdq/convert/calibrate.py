@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.plan.plan import QuantPlan, Site
+from codtdq.planning.plan import QuantPlan, Site
 from codtdq.progress import track
 from codtdq.quantizer import grouping
 from codtdq.quantizer.projection import project
@@ -214,7 +214,7 @@ def _token_rows(module: nn.Module, x: Tensor) -> Tensor:
     """Any operator's input as rows [N, C]."""
     if isinstance(module, nn.Linear):
         return x.reshape(-1, x.shape[-1])
-    batched = x if x.ndim == module.weight.ndim else x.unsqueeze(0)  # type: ignore[union-attr]
+    batched = x if x.ndim == module.weight.ndim else x.unsqueeze(0)
     return batched.flatten(2).transpose(1, 2).reshape(-1, batched.shape[1])
 
 

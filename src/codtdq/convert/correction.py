@@ -32,7 +32,7 @@ def _correct(module: QuantLinear, pairs: PairReservoir, mode: str) -> None:
             power = spread.square().sum(0)
             fit = (spread * (wanted - wanted.mean(0))).sum(0) / power.clamp(min=1e-12)
             slope = torch.where(power > 1e-12, fit.clamp(*SLOPE_LIMITS), slope)
-            module.weight_scale *= slope.unsqueeze(-1)
+            module.packed_weight().scale.mul_(slope.unsqueeze(-1))
             module.refresh()
         offset = wanted.mean(0) - slope * got.mean(0)
         bias = torch.zeros_like(offset) if module.bias is None else module.bias.float()

@@ -1,1 +1,30 @@
+"""Data sets: synthetic camouflage scenes, public benchmarks and image folders."""
 
+from codtdq.data.benchmarks import BENCHMARKS, find_dataset
+from codtdq.data.camosynth import VERSION, CamoSynth, generate
+from codtdq.data.dataset import Dataset, JoinedDataset
+from codtdq.data.datasets import DatasetInfo, expand_dataset, list_datasets, open_dataset
+from codtdq.data.export import export_synth
+from codtdq.data.folder import ImageFolder, ImageMaskFolder
+from codtdq.data.sample import Sample
+from codtdq.data.splits import SPLITS, TEST_SPLITS
+
+__all__ = [
+    "BENCHMARKS",
+    "SPLITS",
+    "TEST_SPLITS",
+    "VERSION",
+    "CamoSynth",
+    "Dataset",
+    "DatasetInfo",
+    "ImageFolder",
+    "ImageMaskFolder",
+    "JoinedDataset",
+    "Sample",
+    "expand_dataset",
+    "export_synth",
+    "find_dataset",
+    "generate",
+    "list_datasets",
+    "open_dataset",
+]

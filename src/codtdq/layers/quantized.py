@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from codtdq.plan.plan import Site
+from codtdq.planning.plan import Site
 from codtdq.quantizer import ActivationResult, PackedWeight, quantize, quantize_weight
 from codtdq.quantizer.packing import NIBBLE_BITS, packed_width
 from codtdq.quantizer.weight import row_shape, scale_count
@@ -32,7 +32,6 @@ class QuantOperator(nn.Module):
     layout = "last"  # where the channels of the input are
     # called with (module, result) after each quantization; None while nobody listens
     listener: Callable[[nn.Module, ActivationResult], None] | None
-    bias: nn.Parameter | None
 
     @classmethod
     def from_float(
@@ -106,8 +105,11 @@ class QuantOperator(nn.Module):
         return result.x_hat.to(self.compute_dtype)
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
-        dtype = self.compute_dtype
-        return self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        bias = self._parameters["bias"]
+        return (
+            self.weight.to(self.compute_dtype),
+            None if bias is None else bias.to(self.compute_dtype),
+        )
 
     def _store(self, weight: PackedWeight) -> None:
         self.register_buffer("weight_packed", weight.packed)
@@ -122,7 +124,7 @@ class QuantOperator(nn.Module):
         return f"{'x'.join(map(str, self.site.shape))}, {weight}, {mode}"
 
 
-class QuantLinear(QuantOperator, nn.Linear):
+class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
     """Linear on a quantized input with a quantized weight (Algorithm S1)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -151,11 +153,11 @@ class _QuantConv(QuantOperator):
         return len(self.site.shape)
 
 
-class QuantConv2d(_QuantConv, nn.Conv2d):
+class QuantConv2d(_QuantConv, nn.Conv2d):  # type: ignore[override]
     """Conv2d on quantized tokens: each pixel's channels are a token."""
 
 
-class QuantConv1d(_QuantConv, nn.Conv1d):
+class QuantConv1d(_QuantConv, nn.Conv1d):  # type: ignore[override]
     """Conv1d on quantized tokens: each position's channels are a token."""
 
 

@@ -17,3 +17,8 @@ __all__ = [
     "model_info",
     "register_model",
 ]
+
+# Each model file registers itself when it is imported.
+from codtdq.models import cfrn as _cfrn  # noqa: F401
+from codtdq.models import escnet as _escnet  # noqa: F401
+from codtdq.models import escnet_v2 as _escnet_v2  # noqa: F401

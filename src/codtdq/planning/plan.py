@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from codtdq.plan.config import QuantConfig
+from codtdq.planning.config import QuantConfig
 from codtdq.quantizer.grouping import group_count
 from codtdq.quantizer.packing import packed_width
 from codtdq.quantizer.spec import ActivationSpec, WeightSpec
@@ -167,7 +167,7 @@ class QuantPlan:
         return cls(config, sites, data["other_parameters"])
 
     def __str__(self) -> str:
-        from codtdq.plan.text import format_plan
+        from codtdq.planning.text import format_plan
 
         return format_plan(self)
 

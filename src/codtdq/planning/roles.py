@@ -104,6 +104,7 @@ def _obstacle(name: str, module: nn.Module, model: nn.Module) -> str | None:
         return "it is lazy: run the model once before planning"
     if type(module).forward is not base.forward:
         return f"{type(module).__name__} overrides forward"
-    if not module.weight.is_floating_point():
-        return f"its weight is {module.weight.dtype}"
+    weight = module._parameters["weight"]
+    if weight is not None and not weight.is_floating_point():
+        return f"its weight is {weight.dtype}"
     return None

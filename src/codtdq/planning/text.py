@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codtdq.plan.plan import QuantPlan, Site
+from codtdq.planning.plan import QuantPlan, Site
 
 _MODES = {"per_tensor": "tensor", "per_channel": "channel", "per_token_group": "group"}
 

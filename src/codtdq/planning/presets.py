@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from codtdq.errors import ConfigError
-from codtdq.plan.config import KINDS, QuantConfig
+from codtdq.planning.config import KINDS, QuantConfig
 
 _PER_TENSOR = dict.fromkeys(KINDS, "per_tensor")
 _NO_DCRP: dict[str, Any] = {"tau": None, "zero_ratio": None}
@@ -69,11 +69,13 @@ def list_presets() -> list[str]:
     return list(PRESETS)
 
 
-def preset(name: str, *, act_modes: Mapping[str, str] | None = None, **changes: Any) -> QuantConfig:
+def preset(
+    name: str, *, declared_modes: Mapping[str, str] | None = None, **changes: Any
+) -> QuantConfig:
     """The config of a preset.
 
-    act_modes: activation modes by kind that a model declares as the paper's setting for it. They
-        replace the preset's token groups only: a preset with a shared range stays what it is.
+    declared_modes: activation modes by kind that a model declares as the paper's setting for it.
+        They replace the preset's token groups only: a preset with a shared range stays what it is.
     changes: further fields of QuantConfig to set.
     """
     if name not in PRESETS:
@@ -81,6 +83,6 @@ def preset(name: str, *, act_modes: Mapping[str, str] | None = None, **changes: 
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PRESETS)}"
         raise ConfigError(f"unknown preset {name!r}; {hint}")
     config = QuantConfig(name=name, **PRESETS[name].fields)
-    if act_modes and "per_token_group" in dict(config.act_modes).values():
-        config = config.replace(act_modes={**dict(config.act_modes), **act_modes})
+    if declared_modes and "per_token_group" in dict(config.act_modes).values():
+        config = config.replace(act_modes={**dict(config.act_modes), **declared_modes})
     return config.replace(**changes) if changes else config

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from codtdq.errors import ConfigError
-from codtdq.plan.config import QuantConfig
-from codtdq.plan.plan import QuantPlan, Site
-from codtdq.plan.roles import Operator, matrices, operators
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import QuantPlan, Site
+from codtdq.planning.roles import Operator, matrices, operators
 from codtdq.quantizer.spec import ActivationSpec, WeightSpec
 
 

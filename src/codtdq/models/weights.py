@@ -1,0 +1,217 @@
+"""Read and write checkpoints: strictly, without running code from the file, in whole or not at all.
+
+Checkpoints come from many training scripts, so wrappers and prefixes are removed; everything else
+must fit exactly, because a partly loaded network still produces plausible masks.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import codtdq.weights
+from codtdq._version import __version__
+from codtdq.errors import CheckpointError
+
+PICKLE_SUFFIXES = (".pth", ".pt")
+SAFETENSORS_SUFFIX = ".safetensors"
+_WRAPPERS = ("state_dict", "model", "params")  # entries that training scripts keep weights under
+_PREFIXES = ("_orig_mod.", "module.")  # added by torch.compile and by data-parallel training
+_SHOWN = 3  # differing keys that an error lists
+
+
+def shipped_weights(filename: str) -> Path:
+    """Where the package keeps a file of trained weights; the file itself may be absent."""
+    return Path(codtdq.weights.__file__).parent / filename
+
+
+def load_checkpoint(model: nn.Module, path: str | Path, *, architecture: str) -> None:
+    """Fill `model` with the weights of a file, or raise `CheckpointError` and leave it unchanged.
+
+    path: `.pth`/`.pt` (read with `weights_only=True`) or `.safetensors`; the state dict may sit
+        under "state_dict", "model" or "params", its keys may carry `_orig_mod.` and `module.`.
+    architecture: name of the model, for messages.
+    Floating-point tensors are converted to the dtype of the model's own.
+    """
+    path = Path(path)
+    expected = model.state_dict()
+    found = _strip_prefixes(_unwrap(_read(path), path), expected, path)
+    _check_fit(found, expected, path, architecture)
+    converted = {key: found[key].to(expected[key].dtype) for key in expected}
+    _check_finite(converted, {name for name, _ in model.named_parameters()}, path)
+    model.load_state_dict(converted, strict=True)
+
+
+def save_weights(model: nn.Module, path: str | Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write the state dict of `model` as safetensors, atomically.
+
+    dtype: stored type of floating-point tensors; integer buffers keep theirs.
+    """
+    path = Path(path)
+    if path.suffix != SAFETENSORS_SUFFIX:
+        raise CheckpointError(f"{path}: weights are written as {SAFETENSORS_SUFFIX}; rename it")
+    tensors = {}
+    for key, value in model.state_dict().items():
+        stored = value.detach().cpu()
+        if stored.is_floating_point():
+            stored = stored.to(dtype)
+            if not bool(torch.isfinite(stored).all()):
+                raise CheckpointError(
+                    f"{path}: {key} is not finite in {_dtype_name(dtype)}; "
+                    "nothing was written; save in float32 or check the training run"
+                )
+        # a private copy: safetensors refuses tensors that share memory
+        tensors[key] = stored.clone(memory_format=torch.contiguous_format)
+    metadata = {"format": "pt", "dtype": _dtype_name(dtype), "codtdq_version": __version__}
+    name = getattr(getattr(model, "info", None), "name", None)
+    if name is not None:
+        metadata["architecture"] = name
+    _write_atomically(tensors, metadata, path)
+
+
+def _write_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+    """Write beside the target and rename, so that a reader never sees half a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            save_file(tensors, temporary, metadata)
+            temporary.chmod(0o644)  # mkstemp makes private files
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be written ({_one_line(error)})") from error
+
+
+def _read(path: Path) -> Any:
+    """The content of a checkpoint file on the CPU."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint file; check the path")
+    suffix = path.suffix.lower()
+    if suffix == SAFETENSORS_SUFFIX:
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise _damaged(path, error) from error
+    if suffix in PICKLE_SUFFIXES:
+        return _read_pickle(path)
+    accepted = ", ".join((*PICKLE_SUFFIXES, SAFETENSORS_SUFFIX))
+    raise CheckpointError(f"{path}: unknown suffix {path.suffix!r}; accepted: {accepted}")
+
+
+def _read_pickle(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "GLOBAL" not in str(error).upper():
+            raise _damaged(path, error) from error
+        raise CheckpointError(
+            f"{path}: holds Python objects besides tensors, which could run code and are not "
+            "read; save the bare state_dict of the network and use that file"
+        ) from error
+    except Exception as error:  # damaged files fail in many ways, from KeyError to RuntimeError
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: damaged or not a checkpoint ({_one_line(error)}); download or copy it again"
+    )
+
+
+def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
+    """The state dict inside what a training script saved."""
+    while isinstance(content, Mapping):
+        inner = next((content[k] for k in _WRAPPERS if isinstance(content.get(k), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    if not isinstance(content, Mapping) or not content:
+        raise CheckpointError(f"{path}: holds no state dict; save model.state_dict() instead")
+    others = [key for key, value in content.items() if not isinstance(value, Tensor)]
+    if others:
+        raise CheckpointError(
+            f"{path}: {len(others)} entries are no tensors (first: {others[0]!r}); "
+            f"accepted: a state dict, bare or under {', '.join(_WRAPPERS)}"
+        )
+    return dict(content)
+
+
+def _strip_prefixes(
+    found: dict[str, Tensor], expected: Mapping[str, Tensor], path: Path
+) -> dict[str, Tensor]:
+    stripped: dict[str, Tensor] = {}
+    for original, value in found.items():
+        key = str(original)
+        while key not in expected and key.startswith(_PREFIXES):
+            key = key.split(".", 1)[1]
+        if key in stripped:
+            raise CheckpointError(
+                f"{path}: holds {key!r} twice, with and without a wrapper prefix; keep one of them"
+            )
+        stripped[key] = value
+    return stripped
+
+
+def _check_fit(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path, architecture: str
+) -> None:
+    """Compare keys, shapes and number kinds; the order of messages is that of the model."""
+    missing = [f"{key} is missing" for key in expected if key not in found]
+    unexpected = [f"{key} is unexpected" for key in found if key not in expected]
+    unfit = [
+        f"{key} is {_describe(found[key])} where {_describe(wanted)} is needed"
+        for key, wanted in expected.items()
+        if key in found and _signature(found[key]) != _signature(wanted)
+    ]
+    differing = [*missing, *unexpected, *unfit]
+    if differing:
+        raise CheckpointError(
+            f"{path}: does not fit {architecture!r}: {len(missing)} keys missing, "
+            f"{len(unexpected)} unexpected, {len(unfit)} mis-shaped; "
+            f"first: {'; '.join(differing[:_SHOWN])}; use a checkpoint of {architecture!r} "
+            "or name the model that this file belongs to"
+        )
+
+
+def _signature(tensor: Tensor) -> tuple[torch.Size, bool, bool]:
+    return tensor.shape, tensor.is_floating_point(), tensor.is_complex()
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{_dtype_name(tensor.dtype)} {list(tensor.shape)}"
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_finite(tensors: Mapping[str, Tensor], parameters: set[str], path: Path) -> None:
+    """Reject NaN anywhere and infinity in parameters; a mask buffer may hold -inf."""
+    for key, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        sound = torch.isfinite(tensor) if key in parameters else ~torch.isnan(tensor)
+        if not bool(sound.all()):
+            raise CheckpointError(
+                f"{path}: {key} holds NaN or infinity; the file comes from a failed training run, "
+                "use another checkpoint"
+            )
+
+
+def _one_line(error: Exception) -> str:
+    """Type and first line of a message that may span many."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

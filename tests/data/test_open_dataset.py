@@ -1,0 +1,105 @@
+"""Opening data sets by one word, and the table of names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_image_files import MakeFolder
+
+from codtdq.data import (
+    TEST_SPLITS,
+    CamoSynth,
+    Dataset,
+    JoinedDataset,
+    expand_dataset,
+    list_datasets,
+    open_dataset,
+)
+from codtdq.errors import DataError
+
+
+def test_table_lists_every_name_once_with_a_description():
+    rows = {row.name: row for row in list_datasets()}
+    assert len(rows) == len(list_datasets())
+    assert rows["camosynth"].expected == 1000
+    assert rows["camosynth/test-easy"].expected == 250 and rows["NC4K"].expected == 4121
+    assert rows["camosynth/train"].expected is None
+    assert {row.kind for row in rows.values()} == {"synthetic", "benchmark"}
+    assert all(row.description for row in rows.values())
+
+
+def test_every_synthetic_row_opens():
+    for row in list_datasets():
+        if row.kind == "synthetic":
+            data = open_dataset(row.name, limit=4, size=48)
+            assert isinstance(data, Dataset) and len(data) == 4 and data.name == row.name
+
+
+def test_camosynth_is_the_four_test_splits():
+    data = open_dataset("camosynth", size=48)
+    assert isinstance(data, JoinedDataset) and len(data) == 1000
+    assert len(set(data.names())) == 1000
+    assert data[250].name == "test-texture-00000" and data[-1].name == "test-spikes-00249"
+    with pytest.raises(IndexError):
+        data[1000]
+
+
+@pytest.mark.parametrize(("limit", "shares"), [(1, [1]), (6, [2, 2, 1, 1]), (8, [2, 2, 2, 2])])
+def test_limit_is_shared_among_the_test_splits(limit: int, shares: list[int]):
+    data = open_dataset("camosynth", limit=limit, size=48)
+    assert isinstance(data, JoinedDataset)
+    assert [len(part) for part in data.parts] == shares
+    assert [sample.name for sample in data] == data.names()
+
+
+def test_expand_gives_one_name_per_result_row():
+    assert expand_dataset("CamoSynth") == [f"camosynth/{name}" for name in TEST_SPLITS]
+    assert expand_dataset("camosynth/val") == ["camosynth/val"]
+    assert expand_dataset("CAMO") == ["CAMO"]
+
+
+def test_size_reaches_the_generator():
+    data = open_dataset("camosynth/val", size=40, limit=1)
+    assert isinstance(data, CamoSynth) and data[0].image.shape == (40, 40, 3)
+
+
+def test_benchmark_by_name_needs_root(tmp_path: Path, make_folder: MakeFolder):
+    make_folder("TestDataset/NC4K", ["1", "2"])
+    assert open_dataset("nc4k", tmp_path, limit=1).names() == ["1"]
+    with pytest.raises(DataError, match="NC4K is read from disk; give the root folder"):
+        open_dataset("NC4K")
+
+
+def test_folder_by_path_and_below_root(tmp_path: Path, make_folder: MakeFolder):
+    root = make_folder("mine", ["a", "b"])
+    assert open_dataset(str(root)).names() == ["a", "b"]
+    assert open_dataset("mine", tmp_path).names() == ["a", "b"]
+    (root / "GT" / "a.png").unlink()
+    with pytest.raises(DataError, match="1 images without mask"):
+        open_dataset(str(root))
+    assert open_dataset(str(root), allow_missing=True).names() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "near"),
+    [
+        ("camosynth/test-esay", "camosynth/test-easy"),
+        ("test-small", "camosynth/test-small"),
+        ("camosint", "camosynth"),
+        ("COD-10K", "COD10K"),
+    ],
+)
+def test_unknown_name_suggests_the_nearest(spec: str, near: str):
+    with pytest.raises(DataError) as caught:
+        open_dataset(spec)
+    text = str(caught.value)
+    assert f"did you mean '{near}'?" in text and "accepted: camosynth," in text
+    assert "\n" not in text
+
+
+def test_hopeless_name_and_bad_limit():
+    with pytest.raises(DataError, match="unknown data set 'zzz'; accepted"):
+        open_dataset("zzz")
+    with pytest.raises(DataError, match="limit is -1"):
+        open_dataset("camosynth", limit=-1)

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from codtdq.errors import CheckpointError
+from codtdq.models import create_model, register_model
+from codtdq.models.weights import load_checkpoint, save_weights, shipped_weights
+
+
+class TinyNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("index", torch.arange(6).view(2, 3))
+        self.register_buffer("mask", torch.zeros(2))
+
+
+def make_state() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    state = {}
+    for key, value in TinyNet().state_dict().items():
+        if value.is_floating_point():
+            # multiples of 1/64: exact in float16
+            state[key] = torch.randint(-64, 64, value.shape, generator=generator) / 64
+        else:
+            state[key] = value + 1
+    return state
+
+
+def assert_loaded(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(value, state[key].to(value.dtype), rtol=0, atol=0)
+
+
+def load_error(path: Path, model: nn.Module | None = None) -> str:
+    """The message of a load that fails; it must be one line, and the model must stay as it was."""
+    model = model or TinyNet()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(model, path, architecture="tiny")
+    assert_loaded(model, before)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".PTH", ".safetensors"])
+def test_load_checkpoint_reads_every_accepted_suffix(tmp_path: Path, suffix: str) -> None:
+    path, state = tmp_path / f"net{suffix}", make_state()
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    model = TinyNet()
+    load_checkpoint(model, path, architecture="tiny")
+    assert_loaded(model, state)
+
+
+@pytest.mark.parametrize("wrapper", ["state_dict", "model", "params"])
+def test_load_checkpoint_unwraps_training_checkpoints(tmp_path: Path, wrapper: str) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    torch.save({"epoch": 3, wrapper: state}, path)
+    model = TinyNet()
+    load_checkpoint(model, path, architecture="tiny")
+    assert_loaded(model, state)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod.", "module.module."]
+)
+def test_load_checkpoint_strips_wrapper_prefixes(tmp_path: Path, prefix: str) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    torch.save({prefix + key: value for key, value in state.items()}, path)
+    model = TinyNet()
+    load_checkpoint(model, path, architecture="tiny")
+    assert_loaded(model, state)
+
+
+def test_load_checkpoint_keeps_a_prefix_that_belongs_to_the_model(tmp_path: Path) -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+    path, model = tmp_path / "net.pth", Holder()
+    state = {key: torch.ones_like(value) for key, value in model.state_dict().items()}
+    torch.save(state, path)
+    load_checkpoint(model, path, architecture="holder")
+    assert_loaded(model, state)
+
+
+def test_load_checkpoint_refuses_a_key_given_twice(tmp_path: Path) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    torch.save({**state, "module.head.bias": state["head.bias"]}, path)
+    assert "'head.bias' twice" in load_error(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_load_checkpoint_converts_to_the_dtype_of_the_model(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    torch.save({k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}, path)
+    model = TinyNet()
+    load_checkpoint(model, path, architecture="tiny")
+    assert_loaded(model, state)
+    assert model.head.weight.dtype == torch.float32
+    assert model.index.dtype == torch.int64
+
+
+def test_load_checkpoint_counts_and_lists_differences(tmp_path: Path) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    del state["conv.weight"], state["norm.running_var"]
+    state["extra.weight"] = torch.zeros(1)
+    state["head.weight"] = torch.zeros(3, 4)
+    torch.save(state, path)
+    message = load_error(path)
+    assert "does not fit 'tiny'" in message
+    assert "2 keys missing, 1 unexpected, 1 mis-shaped" in message
+    assert "conv.weight is missing; norm.running_var is missing; extra.weight is unexpected" in (
+        message
+    )
+    assert "head.weight is" not in message  # only the first three are listed
+
+
+def test_load_checkpoint_says_both_shapes(tmp_path: Path) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    state["head.weight"] = torch.zeros(3, 4)
+    torch.save(state, path)
+    message = load_error(path)
+    assert "0 keys missing, 0 unexpected, 1 mis-shaped" in message
+    assert "head.weight is float32 [3, 4] where float32 [2, 4] is needed" in message
+
+
+def test_load_checkpoint_refuses_integers_for_weights(tmp_path: Path) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    state["head.weight"] = state["head.weight"].to(torch.int8)
+    torch.save(state, path)
+    assert "head.weight is int8 [2, 4] where float32 [2, 4] is needed" in load_error(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_load_checkpoint_refuses_weights_that_are_not_finite(
+    tmp_path: Path, value: float, suffix: str
+) -> None:
+    path, state = tmp_path / f"net{suffix}", make_state()
+    state["conv.weight"][1, 2, 0, 1] = value
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    assert "conv.weight holds NaN or infinity" in load_error(path)
+
+
+def test_load_checkpoint_refuses_nan_but_accepts_infinity_in_buffers(tmp_path: Path) -> None:
+    path, state = tmp_path / "net.pth", make_state()
+    state["mask"][0] = float("-inf")
+    torch.save(state, path)
+    load_checkpoint(TinyNet(), path, architecture="tiny")
+    state["mask"][0] = float("nan")
+    torch.save(state, path)
+    assert "mask holds NaN" in load_error(path)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.98])
+def test_load_checkpoint_refuses_truncated_files(tmp_path: Path, suffix: str, keep: float) -> None:
+    path, state = tmp_path / f"net{suffix}", make_state()
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    assert "damaged or not a checkpoint" in load_error(path)
+
+
+@pytest.mark.parametrize("keep", [0.05, 0.3, 0.98])
+def test_load_checkpoint_refuses_truncated_files_of_the_old_format(
+    tmp_path: Path, keep: float
+) -> None:
+    path = tmp_path / "net.pth"
+    torch.save(make_state(), path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    load_error(path)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
+def test_load_checkpoint_refuses_files_of_another_kind(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"net{suffix}"
+    path.write_bytes(b"<!DOCTYPE html><html>quota exceeded</html>\n" * 50)
+    assert "damaged or not a checkpoint" in load_error(path)
+
+
+class RunsCode:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_load_checkpoint_never_runs_code_from_a_file(tmp_path: Path, zipped: bool) -> None:
+    path, target = tmp_path / "net.pth", tmp_path / "made_by_the_file"
+    content = {**make_state(), "payload": RunsCode(target)}
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    assert "could run code" in load_error(path)
+    assert not target.exists()
+
+
+def test_load_checkpoint_refuses_a_whole_pickled_model(tmp_path: Path) -> None:
+    path = tmp_path / "net.pth"
+    torch.save(nn.Linear(2, 2), path)
+    assert "save the bare state_dict" in load_error(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([torch.zeros(2)], "holds no state dict"),
+        ({}, "holds no state dict"),
+        ({"state_dict": {}}, "holds no state dict"),
+        ({"weight": torch.zeros(2), "epoch": 3}, "1 entries are no tensors (first: 'epoch')"),
+    ],
+)
+def test_load_checkpoint_refuses_content_without_a_state_dict(
+    tmp_path: Path, content: object, complaint: str
+) -> None:
+    path = tmp_path / "net.pth"
+    torch.save(content, path)
+    assert complaint in load_error(path)
+
+
+def test_load_checkpoint_names_missing_files_folders_and_suffixes(tmp_path: Path) -> None:
+    assert "no such checkpoint file" in load_error(tmp_path / "absent.pth")
+    assert "no such checkpoint file" in load_error(tmp_path)
+    other = tmp_path / "net.ckpt"
+    torch.save(make_state(), other)
+    message = load_error(other)
+    assert "'.ckpt'" in message
+    assert ".pth, .pt, .safetensors" in message
+
+
+def test_create_model_names_the_shipped_file_when_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codtdq.models.registry._MODELS", {})
+    register_model(
+        "tiny-without-file", description="", input_size=32, weights="tiny-absent.safetensors"
+    )(TinyNet)
+    with pytest.raises(CheckpointError, match=r"tiny-absent\.safetensors: no such checkpoint"):
+        create_model("tiny-without-file")
+
+
+def test_shipped_weights_lie_in_the_package() -> None:
+    path = shipped_weights("some.safetensors")
+    assert path.parts[-3:] == ("codtdq", "weights", "some.safetensors")
+    assert (path.parent / "__init__.py").is_file()
+
+
+def test_save_weights_round_trips_and_keeps_integers(tmp_path: Path) -> None:
+    path, model = tmp_path / "new" / "net.safetensors", TinyNet()
+    model.load_state_dict(make_state())
+    save_weights(model, path)
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()["dtype"] == "float16"
+        assert file.get_tensor("head.weight").dtype == torch.float16
+        assert file.get_tensor("index").dtype == torch.int64
+    again = TinyNet()
+    load_checkpoint(again, path, architecture="tiny")
+    assert_loaded(again, make_state())
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_save_weights_writes_channels_last_models_in_plain_layout(tmp_path: Path) -> None:
+    path, model = tmp_path / "net.safetensors", TinyNet().to(memory_format=torch.channels_last)
+    save_weights(model, path, dtype=torch.float32)
+    again = TinyNet()
+    load_checkpoint(again, path, architecture="tiny")
+    assert_loaded(again, model.state_dict())
+
+
+def test_save_weights_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path, model = tmp_path / "net.safetensors", TinyNet()
+    save_weights(model, path)
+    before = path.read_bytes()
+    with torch.no_grad():
+        model.head.weight[0, 0] = 1e6  # beyond float16
+    with pytest.raises(CheckpointError, match=r"head\.weight is not finite in float16"):
+        save_weights(model, path)
+    assert path.read_bytes() == before
+    save_weights(model, path, dtype=torch.float32)
+    assert path.read_bytes() != before
+
+
+def test_save_weights_leaves_no_temporary_file_when_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("codtdq.models.weights.os.replace", fail)
+    with pytest.raises(CheckpointError, match=r"cannot be written .*no space left"):
+        save_weights(TinyNet(), tmp_path / "net.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_weights_refuses_other_suffixes(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"written as \.safetensors"):
+        save_weights(TinyNet(), tmp_path / "net.pth")

@@ -1,0 +1,173 @@
+import pytest
+import torch
+from torch import nn
+
+import codtdq
+from codtdq.errors import ConfigError
+from small_nets import images, small_net
+
+
+def test_plan_lists_every_operator_with_its_role():
+    plan = codtdq.plan(small_net(), "cod-tdq")
+    roles = {site.name: site.role for site in plan}
+    assert roles == {
+        "stem": "first",
+        "depthwise": "depthwise",
+        "attn.qkv": "attention",
+        "attn.proj": "attention",
+        "mlp.fc1": "mlp",
+        "mlp.fc2": "mlp",
+        "mix": "conv",
+        "head": "conv",
+    }
+    text = str(plan)
+    assert all(name in text for name in roles)
+    assert "8 of 8 quantized" in text
+
+
+def test_totals_count_every_parameter_and_byte():
+    model = small_net()
+    totals = codtdq.plan(model, "cod-tdq").totals()
+    assert totals["parameters"] == sum(p.numel() for p in model.parameters())
+    matrices = {"stem", "depthwise", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2", "mix", "head"}
+    weights = {n: model.get_submodule(n).weight for n in matrices}
+    assert totals["quantized_parameters"] == sum(w.numel() for w in weights.values())
+    codes = sum(-(-w[0].numel() // 2) * w.shape[0] for w in weights.values())
+    scales = 4 * sum(w.shape[0] for w in weights.values())
+    other = totals["parameters"] - totals["quantized_parameters"]
+    assert totals["packed_bytes"] == int(codes + scales + other * 9 / 8)
+
+
+def test_effective_bits_include_scales():
+    plan = codtdq.plan(small_net(), codtdq.preset("cod-tdq", weight_group_size=16))
+    fc1 = plan.site("mlp.fc1")  # 48 inputs
+    assert fc1.act_bits == 4 + 32 * 2 / 48
+    assert fc1.weight_bits == 4 + 32 / 16
+    assert codtdq.plan(small_net(), "w4a4").site("mlp.fc1").act_bits == 4
+
+
+def test_patterns_and_rules_decide_in_their_order():
+    config = codtdq.preset(
+        "cod-tdq",
+        skip_patterns=["head"],
+        w8_patterns=["attn.*"],
+        keep_a8_patterns=["attn.qkv"],
+        weight_group_rules={"mlp.*": 32, "mlp.fc2": 8},
+        act_group_rules={"*": 16},
+        weight_percentile_rules={"mix": 0.95},
+        first_layer="w8a8",
+        layer_overrides={"attn.qkv": {"weight_bits": 2, "tau": None}},
+    )
+    plan = codtdq.plan(small_net(), config)
+    assert plan.site("head").reason == "skip_patterns has 'head'"
+    assert plan.site("attn.proj").weight.bits == 8
+    assert plan.site("attn.qkv").weight.bits == 2  # the override comes last
+    assert plan.site("attn.qkv").activation.bits == 8
+    assert plan.site("attn.qkv").activation.tau is None
+    assert plan.site("attn.proj").activation.tau == 1.0
+    assert plan.site("mlp.fc1").weight.group_size == 32
+    assert plan.site("mlp.fc2").weight.group_size == 8
+    assert plan.site("mix").activation.group_size == 16
+    assert plan.site("mix").weight.percentile == 0.95
+    assert (plan.site("stem").weight.bits, plan.site("stem").activation.bits) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["skip_patterns", "w8_patterns", "keep_a8_patterns"],
+)
+def test_a_pattern_that_matches_nothing_is_an_error(field):
+    with pytest.raises(ConfigError, match="matches no operator"):
+        codtdq.plan(small_net(), codtdq.preset("cod-tdq", **{field: ["atn.*"]}))
+
+
+@pytest.mark.parametrize(
+    "field", ["weight_group_rules", "weight_percentile_rules", "act_group_rules", "role_patterns"]
+)
+def test_a_rule_that_matches_nothing_is_an_error(field):
+    value = {"role_patterns": "mlp", "weight_percentile_rules": 0.9}.get(field, 16)
+    with pytest.raises(ConfigError, match="matches no operator"):
+        codtdq.plan(small_net(), codtdq.preset("cod-tdq", **{field: {"nothing": value}}))
+
+
+def test_an_override_for_an_unknown_layer_is_an_error(tmp_path):
+    path = tmp_path / "layers.json"
+    path.write_text('{"mlp.fc9": {"act_bits": 8}}')
+    config = codtdq.preset("cod-tdq").with_overrides(path)
+    with pytest.raises(ConfigError, match=r"'mlp\.fc9'"):
+        codtdq.plan(small_net(), config)
+
+
+def test_dcrp_attn_bounds_attention_only():
+    plan = codtdq.plan(small_net(), "dcrp-attn")
+    bounded = {site.name for site in plan if site.activation.tau is not None}
+    assert bounded == {"attn.qkv", "attn.proj"}
+
+
+def test_dcrp_attn_needs_a_declared_attention():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with pytest.raises(ConfigError, match="role_patterns"):
+        codtdq.plan(model, "dcrp-attn")
+    config = codtdq.preset("dcrp-attn", role_patterns={"1": "attention"})
+    assert codtdq.plan(model, config).site("1").activation.tau == 1.0
+
+
+class OwnForward(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.own = OwnForward(16, 16)
+        self.mha = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))
+        self.up = nn.ConvTranspose1d(16, 16, 2)
+        self.table = nn.Embedding(5, 16)
+        self.cell = nn.GRU(16, 16)
+        self.shared = self.first
+
+    def forward(self, x):
+        x = self.normed(self.own(self.first(x))) + self.table.weight[0]
+        x = self.shared(self.mha(x, x, x)[0])
+        return self.up(self.cell(x)[0].transpose(1, 2))
+
+
+def test_what_cannot_be_quantized_says_why_and_still_works():
+    torch.manual_seed(0)
+    model = Odd().eval()
+    plan = codtdq.plan(model, "cod-tdq")
+    reasons = {site.name: site.reason for site in plan}
+    assert reasons["first"] is None
+    assert "overrides forward" in reasons["own"]
+    assert "directly" in reasons["mha.out_proj"]
+    assert "parametrization" in reasons["normed"]
+    assert "ConvTranspose1d has no quantized operator" == reasons["up"]
+    assert {"mha", "table", "cell"} <= set(reasons)
+    assert "float: OwnForward overrides forward" in str(plan)
+    assert plan.totals()["parameters"] == sum(p.numel() for p in model.parameters())
+    x = torch.randn(2, 6, 16)
+    quantized = codtdq.quantize(model, "w8a8")
+    assert torch.allclose(quantized(x), model(x), atol=0.1)
+    assert quantized.shared is quantized.first  # a shared module stays shared
+
+
+def test_a_model_without_operators_is_an_error():
+    with pytest.raises(ConfigError, match="nothing to quantize"):
+        codtdq.plan(nn.ReLU(), "cod-tdq")
+
+
+def test_a_single_operator_is_a_model_too():
+    layer = codtdq.quantize(nn.Linear(64, 8), "w8a8")
+    assert type(layer).__name__ == "QuantLinear"
+
+
+def test_plan_changes_nothing():
+    model = small_net()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    out = model(images())
+    codtdq.plan(model, "cod-tdq")
+    assert torch.equal(model(images()), out)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())

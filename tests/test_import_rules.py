@@ -1,0 +1,93 @@
+"""The layers of the package stay in order, and importing it stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import codtdq
+
+ROOT = Path(codtdq.__file__).parent
+
+# A package may import itself, those listed, and the shared leaves.
+LEAVES = {"errors", "progress", "_version", "environment"}
+ALLOWED = {
+    "quantizer": set(),
+    "planning": {"quantizer"},
+    "layers": {"quantizer", "planning"},
+    "convert": {"quantizer", "planning", "layers"},
+    "checkpoint": {"quantizer", "planning", "layers", "convert"},
+    "models": {"weights"},
+    "weights": set(),
+    "data": set(),
+    "metrics": set(),
+    "training": {"models", "data", "metrics"},
+    "evaluation": {
+        "models",
+        "data",
+        "metrics",
+        "planning",
+        "convert",
+        "layers",
+        "checkpoint",
+        "api",
+    },
+    "report": set(),
+    "api": {"quantizer", "planning", "layers", "convert", "checkpoint", "models"},
+    "cli": None,  # may import everything; nothing may import it
+}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("codtdq"):
+            parts = node.module.split(".")
+            if len(parts) > 1:
+                yield parts[1]
+            else:
+                yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("codtdq."):
+                    yield alias.name.split(".")[1]
+
+
+def files():
+    for path in sorted(ROOT.rglob("*.py")):
+        part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if part not in ("__init__", "__main__"):
+            yield pytest.param(path, part, id=str(path.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize(("path", "part"), list(files()))
+def test_imports_point_down(path, part):
+    if part in LEAVES:
+        assert set(imports_of(path)) <= LEAVES
+        return
+    allowed = ALLOWED[part]
+    if allowed is None:
+        return
+    found = set(imports_of(path)) - LEAVES - {part}
+    assert found <= allowed, f"{part} must not import {sorted(found - allowed)}"
+
+
+def test_import_is_light():
+    code = (
+        "import sys, codtdq; "
+        "heavy = {'torch', 'matplotlib', 'numpy', 'scipy', 'PIL', 'safetensors', 'transformers'}; "
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules); "
+        "codtdq.quantize; "
+        "bad = {'matplotlib', 'transformers', 'torchvision', 'timm', 'cv2', 'triton'}; "
+        "assert not bad & set(sys.modules), bad & set(sys.modules); "
+        "import torch; assert not torch.cuda.is_initialized()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_resolves():
+    for name in codtdq.__all__:
+        assert getattr(codtdq, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        codtdq.nothing
