@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here / "quantizer")]
+sys.path[:0] = [str(here), str(here / "quantizer"), str(here / "evaluation")]

@@ -24,18 +24,12 @@ ALLOWED = {
     "data": set(),
     "metrics": set(),
     "training": {"models", "data", "metrics"},
-    "evaluation": {
-        "models",
-        "data",
-        "metrics",
-        "planning",
-        "convert",
-        "layers",
-        "checkpoint",
-        "api",
-    },
+    "evaluation": {"models", "data", "metrics", "convert", "layers", "checkpoint", "quantizer"},
     "report": set(),
     "api": {"quantizer", "planning", "layers", "convert", "checkpoint", "models"},
+    "opening": {"api", "checkpoint", "data", "evaluation", "models", "planning"},
+    "demo": {"api", "data", "evaluation", "models", "report"},
+    "doctor": {"models"},
     "cli": None,  # may import everything; nothing may import it
 }
 

@@ -27,6 +27,8 @@ _EXPORTS = {
     "QuantConfig": "codtdq.planning.config",
     "QuantPlan": "codtdq.planning.plan",
     "CalibrationContext": "codtdq.convert.calibrate",
+    "evaluate": "codtdq.evaluation",
+    "predict": "codtdq.evaluation",
     "create_model": "codtdq.models",
     "list_models": "codtdq.models",
     "register_model": "codtdq.models",

@@ -91,7 +91,7 @@ def test_missing_calibration_is_an_error():
         codtdq.quantize(small_net(), "per-tensor", calibration=[])
 
 
-def test_an_operator_that_calibration_never_reaches_is_an_error():
+def test_an_operator_that_calibration_never_reaches_stays_float_and_says_so(tmp_path):
     class Unused(nn.Module):
         def __init__(self):
             super().__init__()
@@ -100,8 +100,14 @@ def test_an_operator_that_calibration_never_reaches_is_an_error():
         def forward(self, x):
             return self.a(x)
 
-    with pytest.raises(CalibrationError, match=r"^b was never reached"):
-        codtdq.quantize(Unused(), "per-tensor", calibration=[torch.randn(2, 4)])
+    x = torch.randn(2, 4)
+    quantized = codtdq.quantize(Unused(), "per-tensor", calibration=[x])
+    assert quantized.quant_record.plan.site("b").reason == "no calibration batch reached it"
+    assert quantized.quant_record.plan.site("a").static
+    restored = codtdq.load(codtdq.save(quantized, tmp_path / "m"), model=Unused())
+    assert torch.equal(restored(x), quantized(x))
+    with pytest.raises(CalibrationError, match="reached no operator"):
+        codtdq.quantize(Unused(), "per-tensor", calibration=[x[:0]])
 
 
 def test_nan_weights_and_nan_calibration_are_errors():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,12 @@ def convert(
                 f"io_correction={config.io_correction!r}); pass calibration=batches"
             )
         run_calibration(model, calibration, context)
-    radii = {name: reduce_radii(r, config.static_reduce, name) for name, r in context.radii.items()}
+        plan = _without_unreached(plan, context)
+    radii = {
+        name: reduce_radii(per_batch, config.static_reduce, name)
+        for name, per_batch in context.radii.items()
+        if per_batch
+    }
     if not inplace:
         model = _copy(model, plan)
     model = apply_plan(model, plan, radii=radii)
@@ -129,6 +135,24 @@ def _copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
         if site.weight is not None:
             memo[id(weight)] = weight
     return copy.deepcopy(model, memo)
+
+
+def _without_unreached(plan: QuantPlan, context: CalibrationContext) -> QuantPlan:
+    """Static operators that no batch reached stay float, and the plan says so.
+
+    Released networks carry layers that never run (classification heads, unused decoders).
+    """
+    unreached = {name for name, per_batch in context.radii.items() if not per_batch}
+    if unreached and len(unreached) == len(context.radii):
+        raise CalibrationError("the calibration batches reached no operator of the model")
+    sites = tuple(
+        dataclasses.replace(
+            site, weight=None, activation=None, static=False, exact=True,
+            reason="no calibration batch reached it",
+        ) if site.name in unreached else site
+        for site in plan.sites
+    )  # fmt: skip
+    return dataclasses.replace(plan, sites=sites)
 
 
 def _check_weights(model: nn.Module, plan: QuantPlan) -> None:

@@ -95,10 +95,23 @@ class Split:
 
 _MIXTURE = tuple(PROFILES)
 
+# Not part of the mixture: objects that stand out, for the first steps of a training run.
+PROFILES["plain"] = Profile(
+    cue=(11.0, 17.0),
+    colour=(0.3, 0.8),
+    objects=(1, 2),
+    area=(0.03, 0.35),
+    band=(7.0, 28.0),
+    softness=(1.0, 2.0),
+    specks=(0.0, 12.0),
+    speck_scale=(0.05, 0.15),
+)
+
 SPLITS: dict[str, Split] = {
     split.name: split
     for split in (
         Split("train", None, "unbounded mixture of all difficulties, for training", _MIXTURE),
+        Split("warmup", None, "unbounded, objects that stand out, to begin training", ("plain",)),
         Split("calib", 128, "mixture of all difficulties, for calibration", _MIXTURE),
         Split("val", 240, "mixture of all difficulties, for model choice", _MIXTURE),
         Split("test-easy", 250, "one object that differs in texture and colour", ("easy",)),

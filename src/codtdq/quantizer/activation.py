@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,6 +85,14 @@ class ActivationResult:
         evidence = self._groups.values != 0
         lost = (zeroed & evidence).sum(-1)
         return lost / evidence.sum(-1).clamp(min=1)
+
+    @cached_property
+    def sqnr_db(self) -> float:
+        """Signal to quantization noise of the whole tensor, in dB; infinite if nothing is lost."""
+        x = self._groups.values.double()
+        noise = (x - decode(self._encoded, self.step.unsqueeze(-1)).double()).square().sum().item()
+        signal = x.square().sum().item()
+        return math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-300) / noise)
 
     @cached_property
     def clip_rate(self) -> Tensor:

@@ -39,7 +39,8 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="KIND[:FOLDER][:WEIGHT]",
-        help="camosynth, compose:FOLDER (photos) or pairs:FOLDER (images with masks); repeatable",
+        help="camosynth, camosynth-warmup, compose:FOLDER (photos) or pairs:FOLDER (images with "
+        "masks); repeatable",
     )
     parser.add_argument(
         "--holdout", type=int, default=0, metavar="N", help="images of each pairs source to keep"

@@ -11,7 +11,8 @@ from typing import Any
 
 from codtdq.errors import ConfigError
 
-SOURCE_KINDS = ("camosynth", "compose", "pairs")
+SYNTHETIC_KINDS = {"camosynth": "train", "camosynth-warmup": "warmup"}  # source -> split
+SOURCE_KINDS = (*SYNTHETIC_KINDS, "compose", "pairs")
 # these say how a session runs, not what the run computes, so a resumed session may change them
 SESSION_FIELDS = frozenset({"threads", "workers", "val_every", "save_every", "log_every"})
 # accepted JSON types by annotation; bool is an int to isinstance, so exact types are compared
@@ -28,7 +29,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 class SourceSpec:
     """One source of training images, with the share of samples that it gives."""
 
-    kind: str  # camosynth, compose or pairs
+    kind: str  # one of SOURCE_KINDS
     path: str | None = None  # folder; camosynth has none
     weight: float = 1.0  # sampling weight relative to the other sources
     holdout: int = 0  # pairs only: images kept out of training for validation
@@ -38,8 +39,9 @@ class SourceSpec:
             raise ConfigError(
                 f"training source {self.kind!r} is unknown; accepted: {', '.join(SOURCE_KINDS)}"
             )
-        if (self.path is None) != (self.kind == "camosynth"):
-            need = "takes no folder" if self.kind == "camosynth" else "needs a folder"
+        synthetic = self.kind in SYNTHETIC_KINDS
+        if (self.path is None) != synthetic:
+            need = "takes no folder" if synthetic else "needs a folder"
             raise ConfigError(
                 f"training source {self.kind!r} {need}; write camosynth:WEIGHT, "
                 "compose:FOLDER:WEIGHT or pairs:FOLDER:WEIGHT"

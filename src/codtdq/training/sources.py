@@ -16,7 +16,7 @@ from codtdq.data.sample import Sample
 from codtdq.errors import ConfigError
 from codtdq.training.augment import Affine, degrade, jitter_colours, random_view, warp
 from codtdq.training.compose import compose_camouflage
-from codtdq.training.config import SourceSpec
+from codtdq.training.config import SYNTHETIC_KINDS, SourceSpec
 from codtdq.training.resize import shrink, squash_sample
 
 Pair = tuple[np.ndarray, np.ndarray]  # image uint8 [S, S, 3], mask uint8 [S, S]
@@ -35,10 +35,10 @@ class Source(Protocol):
 
 
 class CamosynthSource:
-    """The train split of camosynth, each image reused some times before newer ones replace it."""
+    """A split of camosynth, each image reused some times before newer ones replace it."""
 
-    def __init__(self, size: int, *, seed: int, reuse: float) -> None:
-        self.size, self.reuse = size, reuse
+    def __init__(self, size: int, *, seed: int, reuse: float, split: str = "train") -> None:
+        self.size, self.reuse, self.split = size, reuse, split
         self.first = seed * 1_000_000  # other seeds see other images
         self._cache: OrderedDict[int, Pair] = OrderedDict()
 
@@ -61,7 +61,7 @@ class CamosynthSource:
         if index in self._cache:
             self._cache.move_to_end(index)
             return self._cache[index]
-        pair = _pair(squash_sample(generate("train", self.first + index), self.size))
+        pair = _pair(squash_sample(generate(self.split, self.first + index), self.size))
         self._cache[index] = pair
         if len(self._cache) > _SYNTH_WINDOW:
             self._cache.popitem(last=False)
@@ -119,8 +119,9 @@ class PairsSource:
 
 def build_source(spec: SourceSpec, size: int, *, seed: int, reuse: float) -> Source:
     """The source that a specification describes."""
-    if spec.kind == "camosynth":
-        return CamosynthSource(size, seed=seed, reuse=reuse)
+    if spec.kind in SYNTHETIC_KINDS:
+        split = SYNTHETIC_KINDS[spec.kind]
+        return CamosynthSource(size, seed=seed, reuse=reuse, split=split)
     assert spec.path is not None
     if spec.kind == "compose":
         return ComposeSource(Path(spec.path), size)

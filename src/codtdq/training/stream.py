@@ -95,7 +95,7 @@ class BatchStream:
             if isinstance(payload, str):
                 raise DataError(f"a training worker failed: {payload}")
             assert made == step
-            return payload  # type: ignore[no-any-return]
+            return payload
 
     def close(self) -> None:
         """End the workers."""

@@ -1,0 +1,97 @@
+"""Arguments and output that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from codtdq.planning.presets import PRESETS
+
+DEFAULT_MODEL = "cfrn-small"
+DEFAULT_DATASET = "camosynth"
+
+
+def verb(verbs: Any, name: str, help_text: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    """A sub-command with examples in its help, and `--json`."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=help_text,
+        description=help_text[0].upper() + help_text[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  codtdq {name} {line}".rstrip() for line in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser, *, packed: bool = True) -> None:
+    """`--model` and `--checkpoint`."""
+    what = "registered name" + (", or a directory that `codtdq quantize` wrote" if packed else "")
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="M", help=f"{what} (default {DEFAULT_MODEL})"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="released weights (.pth, .safetensors) of the model"
+    )
+
+
+def add_config(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """`--preset`, `--config`, `--set`, `--overrides`."""
+    parser.add_argument(
+        "--preset", choices=list(PRESETS), default=None, metavar="P",
+        help=f"named setting (default {default}); see `codtdq list presets`",
+    )  # fmt: skip
+    parser.add_argument("--config", metavar="FILE", help="JSON file of QuantConfig fields")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=JSON",
+        help="change one field of the setting, e.g. --set zero_ratio=0.4",
+    )  # fmt: skip
+    parser.add_argument("--overrides", metavar="FILE", help="JSON file of per-layer overrides")
+    parser.set_defaults(default_preset=default)
+
+
+def add_data(parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET) -> None:
+    """`--dataset`, `--data`, `--limit`, `--allow-missing`."""
+    parser.add_argument(
+        "--dataset", default=default, metavar="D",
+        help=f"camosynth split, benchmark name or folder (default {default})",
+    )  # fmt: skip
+    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
+    parser.add_argument("--limit", type=int, metavar="N", help="use at most N images")
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="skip files that cannot be paired"
+    )
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    json.dump(data, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """Write a JSON file atomically."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".codtdq-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(data, stream, indent=1)
+            stream.write("\n")
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in lines)

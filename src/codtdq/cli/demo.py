@@ -1,0 +1,61 @@
+"""`codtdq demo`: the whole story on what comes with the package."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from codtdq.cli.common import print_json, table, verb
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verb(verbs, "demo", "quantize and score the two small models that come with codtdq",
+                  ["", "--limit 16 --out my-demo"])  # fmt: skip
+    parser.add_argument("--limit", type=int, default=None, metavar="N",
+                        help="synthetic test images per setting (default 48)")  # fmt: skip
+    parser.add_argument("--out", default="demo", metavar="DIR", help="folder for the picture")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run, then print the tables in the form of the paper's motivating one."""
+    from codtdq.demo import DEFAULT_IMAGES, METRICS, conclusions, run_demo
+
+    def say(text: str) -> None:
+        if sys.stderr.isatty():
+            print(text, file=sys.stderr)
+
+    result = run_demo(images=args.limit or DEFAULT_IMAGES, out=args.out, say=say)
+    if args.json:
+        print_json({
+            "images": result.images, "data": "camosynth (synthetic)", "execution": "simulated",
+            "scores": result.scores, "seconds": round(result.seconds, 1),
+            "worst_layers": {
+                model: [dataclasses.asdict(loss) for loss in worst]
+                for model, worst in result.worst.items()
+            },
+            "conclusions": conclusions(result), "picture": str(result.picture),
+            "environment": result.environment,
+        })  # fmt: skip
+        return
+    env = result.environment
+    print(
+        f"COD-TDQ {env['codtdq']} on {env['cpu']}, {env['threads']} threads, torch {env['torch']}"
+    )
+    print(
+        f"{result.images} synthetic images (camosynth, all four test splits); W4A4 is simulated\n"
+    )
+    for name, scores in result.scores.items():
+        rows = [[s, *[f"{v[key]:.4f}" for key in METRICS]] for s, v in scores.items()]
+        print(table([name, *METRICS], rows))
+        print("\nlayers of cod-tdq that lose most (input SQNR, averages over 4 images)")
+        worst = [
+            [w.name, w.role, f"{w.sqnr_db:.1f} dB", f"{w.zero_mass:.3f}", f"{w.clip_rate:.3f}",
+             f"{w.eta:.2f}"] for w in result.worst[name]
+        ]  # fmt: skip
+        print(table(["layer", "role", "SQNR", "rho_0", "clipped", "eta"], worst) + "\n")
+    print("\n".join(conclusions(result)))
+    print(f"\npicture: {result.picture}   ({result.seconds:.0f} s)")

@@ -1,0 +1,29 @@
+"""`codtdq doctor`: what is installed and what works here."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from codtdq.cli.common import print_json, verb
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verb(verbs, "doctor", "show versions, processor and backends", ["", "--json"])
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the facts."""
+    from codtdq.doctor import examine
+
+    facts = examine()
+    if args.json:
+        print_json(facts)
+        return
+    width = max(len(key) for part in facts.values() for key in part)
+    for title, part in facts.items():
+        print(title)
+        for key, value in part.items():
+            print(f"  {key.ljust(width)}  {value}")

@@ -1,0 +1,67 @@
+"""`codtdq eval`: five metrics of a model on a data set."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from codtdq.cli.common import add_config, add_data, add_model, print_json, table, verb, write_json
+
+COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "MAE")
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verb(
+        verbs, "eval", "score a model on a data set",
+        ["", "--preset cod-tdq --dataset camosynth/test-easy",
+         "--model cfrn --checkpoint cfrn.pth --dataset NC4K --data ~/cod --out nc4k.json",
+         "--model cfrn-w4a4 --dataset ~/cod/TestDataset/CAMO --resume --out camo.json"],
+    )  # fmt: skip
+    add_model(parser)
+    add_config(parser, None)
+    add_data(parser)
+    parser.add_argument("--out", metavar="FILE", help="write a JSON result with provenance")
+    parser.add_argument("--resume", action="store_true", help="go on after an interruption")
+    parser.add_argument("--batch", type=int, metavar="B", help="images per forward pass")
+    parser.add_argument(
+        "--postprocess", choices=["sigmoid", "sigmoid-minmax", "binary"],
+        help="how logits become a mask (default: the model's own)",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Evaluate and print one row."""
+    from codtdq.data import open_dataset
+    from codtdq.errors import ConfigError
+    from codtdq.evaluation import evaluate
+    from codtdq.opening import open_config, open_model, quantize_for
+
+    if args.resume and not args.out:
+        raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
+    model = open_model(args.model, args.checkpoint)
+    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
+                         overrides=args.overrides, default=None)  # fmt: skip
+    if config is not None:
+        model = quantize_for(model, config)
+    dataset = open_dataset(
+        args.dataset, args.data, limit=args.limit, allow_missing=args.allow_missing
+    )
+    state = f"{args.out}.partial" if args.out else None
+    result = evaluate(model, dataset, batch_size=args.batch, postprocess=args.postprocess,
+                      state_file=state, resume=args.resume)  # fmt: skip
+    data = result.to_dict()
+    if args.out:
+        write_json(args.out, data)
+    if args.json:
+        print_json({k: v for k, v in data.items() if k != "per_image"})
+        return
+    name = config.name if config else "as loaded"
+    row = [args.model, name, dataset.name, str(data["count"])]
+    scores = [f"{data['metrics'][key]:.4f}" for key in COLUMNS]
+    print(table(["model", "setting", "data set", "images", *COLUMNS], [[*row, *scores]]))
+    for note in result.notes:
+        print(f"note: {note}")
+    if args.out:
+        print(f"written to {args.out}")

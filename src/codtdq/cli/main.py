@@ -1,0 +1,61 @@
+"""Dispatch, and the one place where errors become one line and an exit code.
+
+Exit codes: 0 done, 2 wrong usage or unusable input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from codtdq._version import __version__
+from codtdq.cli import demo, doctor, evaluate, inspect, predict, quantize, synth, train
+from codtdq.errors import CodtdqError
+
+VERBS = (demo, inspect, doctor, quantize, evaluate, predict, train, synth)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(
+        prog="codtdq",
+        description="4-bit post-training quantization for camouflaged object detection",
+    )
+    parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for module in VERBS:
+        module.register(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    args = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int | None] = args.run
+    try:
+        return run(args) or 0
+    except CodtdqError as error:
+        return _fail(args.verb, " ".join(str(error).split()), 2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader is gone: `codtdq ... | head` is no error
+        return 0
+    except OSError as error:
+        what = error.strerror or str(error)
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(args.verb, f"{where}{what}", 2)
+    except KeyboardInterrupt:
+        return _fail(args.verb, "interrupted; finished work is kept", 130)
+
+
+def _fail(verb: str, message: str, code: int) -> int:
+    print(f"codtdq {verb}: error: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,54 @@
+"""`codtdq quantize`: from a float model to a small directory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from codtdq.cli.common import add_config, add_model, print_json, verb
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verb(
+        verbs, "quantize", "quantize a model and write the packed checkpoint",
+        ["--out small-w4a4", "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
+         "--set io_correction=bias --calibration my-images --limit 64 --out corrected"],
+    )  # fmt: skip
+    add_model(parser, packed=False)
+    add_config(parser, "cod-tdq")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory to write")
+    parser.add_argument(
+        "--calibration", metavar="D", help="data set for settings that need one (masks unused)"
+    )
+    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
+    parser.add_argument("--limit", type=int, metavar="N", help="calibration images (default 128)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Quantize, save, and say what became of it."""
+    from codtdq.api import save
+    from codtdq.convert import record_of
+    from codtdq.opening import open_config, open_model, quantize_for
+
+    model = open_model(args.model, args.checkpoint)
+    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
+                         overrides=args.overrides, default=args.default_preset)  # fmt: skip
+    assert config is not None
+    quantized = quantize_for(
+        model, config, dataset=args.calibration, root=args.data, count=args.limit
+    )
+    path = save(quantized, args.out)
+    size = sum(file.stat().st_size for file in Path(path).iterdir())
+    totals = record_of(quantized).plan.totals()
+    summary = {"out": str(path), "bytes": size, "config": config.to_dict(), **totals}
+    if args.json:
+        print_json(summary)
+    else:
+        print(
+            f"{path}: {config.name}, {totals['quantized_operators']} of {totals['operators']} "
+            f"operators quantized, {size / 2**20:.2f} MiB "
+            f"({totals['fp32_bytes'] / size:.2f}x smaller than FP32)"
+        )

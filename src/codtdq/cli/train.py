@@ -1,0 +1,34 @@
+"""`codtdq train`: train a registered model from scratch or from a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from codtdq.cli.common import print_json, verb
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    from codtdq.training.command import add_train_arguments
+
+    parser = verb(
+        verbs, "train", "train a model; resumable",
+        ["--model cfrn-small --out runs/cfrn --source camosynth:2 --source pairs:CAMO-train:1 "
+         "--holdout 100 --steps 4500", "... --resume"],
+    )  # fmt: skip
+    add_train_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and print where the run stands."""
+    from codtdq.training.command import exit_code, run_train, summary
+
+    result = run_train(args)
+    if args.json:
+        print_json({"out": str(result.out_dir), "step": result.step, "steps": result.steps,
+                    "stopped_by": result.stopped_by, "scores": result.scores})  # fmt: skip
+    else:
+        print(summary(result))
+    return exit_code(result)

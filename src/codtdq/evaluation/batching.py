@@ -1,0 +1,33 @@
+"""How many images may share a forward pass without changing each other's result."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from codtdq.convert import quant_operators
+from codtdq.errors import ConfigError
+
+DEFAULT_BATCH = 8
+
+
+def batch_size_for(model: nn.Module, wanted: int | None = None) -> int:
+    """The batch size to use. A dynamic range shared by a whole tensor is the range of one image
+    only while the batch is 1; token groups and fixed radii do not mind.
+    """
+    if wanted is not None and wanted < 1:
+        raise ConfigError(f"batch size is {wanted}; accepted: 1 or more")
+    shared = [name for name, op in quant_operators(model).items() if _shares_range(op.site)]
+    if not shared:
+        return wanted or DEFAULT_BATCH
+    if wanted is not None and wanted > 1:
+        raise ConfigError(
+            f"batch size is {wanted}, but {len(shared)} operators (e.g. {shared[0]}) share one "
+            "dynamic range over the batch; use batch size 1"
+        )
+    return 1
+
+
+def _shares_range(site: object) -> bool:
+    activation = getattr(site, "activation", None)
+    dynamic = activation is not None and not getattr(site, "static", False)
+    return dynamic and activation.mode != "per_token_group"  # type: ignore[union-attr]

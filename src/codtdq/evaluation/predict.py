@@ -1,0 +1,70 @@
+"""One image in, one mask out; and the forward pass that evaluation shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from codtdq.data.imagefile import read_image
+from codtdq.data.transforms import to_input
+from codtdq.errors import ConfigError
+from codtdq.evaluation.masks import to_mask
+from codtdq.models.registry import ModelInfo, first_output
+
+
+def info_of(model: nn.Module, input_size: int | None = None) -> ModelInfo:
+    """The declaration of a model; a model without one needs an input size."""
+    info = getattr(model, "info", None)
+    if isinstance(info, ModelInfo):
+        return info
+    if input_size is None:
+        raise ConfigError(
+            f"{type(model).__name__} declares no input size; build it with codtdq.create_model, "
+            "register it with codtdq.register_model, or pass input_size=..."
+        )
+    return ModelInfo(
+        name=type(model).__name__, description="", input_size=input_size, mask_logits=first_output
+    )
+
+
+def mask_logits(model: nn.Module, info: ModelInfo, inputs: Tensor) -> Tensor:
+    """Mask logits [B, 1, h, w] of inputs [B, 3, size, size], without gradients."""
+    with torch.inference_mode():
+        return info.mask_logits(model(inputs))
+
+
+def predict(
+    model: nn.Module,
+    image: str | Path | NDArray[np.uint8],
+    *,
+    postprocess: str | None = None,
+    input_size: int | None = None,
+) -> NDArray[np.uint8]:
+    """Segment one image: a file or uint8 [H, W, 3] in, a uint8 mask [H, W] out."""
+    return predict_batch(model, [_pixels(image)], postprocess=postprocess, input_size=input_size)[0]
+
+
+def predict_batch(
+    model: nn.Module,
+    images: Sequence[NDArray[np.uint8]],
+    *,
+    postprocess: str | None = None,
+    input_size: int | None = None,
+) -> list[NDArray[np.uint8]]:
+    """Segment several images of any sizes in one forward pass."""
+    info = info_of(model, input_size)
+    size = input_size or info.input_size
+    inputs = torch.stack([to_input(image, size, info.mean, info.std) for image in images])
+    logits = mask_logits(model, info, inputs)
+    kind = postprocess or info.postprocess
+    shapes = [(image.shape[0], image.shape[1]) for image in images]
+    return [to_mask(one, shape, kind) for one, shape in zip(logits, shapes)]
+
+
+def _pixels(image: str | Path | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return read_image(Path(image)) if isinstance(image, str | Path) else image

@@ -1,0 +1,35 @@
+"""Where a result comes from: model hash, config, machine, versions."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from codtdq.checkpoint import architecture_of
+from codtdq.convert.builder import RECORD, QuantRecord
+from codtdq.environment import environment
+
+
+def model_hash(model: nn.Module) -> str:
+    """sha256 over names, dtypes, shapes and bytes of a model's state."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def provenance(model: nn.Module) -> dict[str, Any]:
+    """JSON-ready facts about a model and the machine that runs it."""
+    record = getattr(model, RECORD, None)
+    plan = record.plan if isinstance(record, QuantRecord) else None
+    return {
+        "model": architecture_of(model),
+        "model_sha256": model_hash(model),
+        "config": plan.config.to_dict() if plan else None,
+        "execution": "simulated" if plan else "fp32",
+        "environment": environment(),
+    }

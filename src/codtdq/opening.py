@@ -1,0 +1,96 @@
+"""From words to objects: a model by name or directory, a config by preset, file and changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from codtdq.api import load, preset, quantize
+from codtdq.checkpoint.files import META
+from codtdq.data import open_dataset
+from codtdq.data.dataset import Dataset
+from codtdq.errors import ConfigError
+from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
+from codtdq.models import create_model, list_models
+from codtdq.planning import QuantConfig
+from codtdq.planning.config import read_json
+
+CALIBRATION_SPLIT = "camosynth/calib"
+
+
+def open_model(spec: str, checkpoint: str | Path | None = None) -> nn.Module:
+    """A model by registered name (with its shipped or given weights), or a quantized directory."""
+    if spec in list_models():
+        return create_model(spec, checkpoint)
+    path = Path(spec)
+    if path.exists():
+        if checkpoint is not None:
+            raise ConfigError(f"--checkpoint goes with a registered model, not with {spec}")
+        return load(path)
+    if "/" in spec or spec.endswith((".pth", ".safetensors", META)):
+        raise ConfigError(
+            f"{spec} does not exist; --model takes a registered name ({', '.join(list_models())}) "
+            "or the directory of a quantized model"
+        )
+    return create_model(spec, checkpoint)  # raises, naming the nearest
+
+
+def open_config(
+    model: str | nn.Module,
+    *,
+    name: str | None = None,
+    file: str | Path | None = None,
+    changes: Sequence[str] = (),
+    overrides: str | Path | None = None,
+    default: str | None = "cod-tdq",
+) -> QuantConfig | None:
+    """A config from a preset or a file, with `FIELD=JSON` changes and per-layer overrides.
+
+    Returns None where nothing was asked for and there is no default.
+    """
+    if name is not None and file is not None:
+        raise ConfigError("--preset and --config exclude each other; put the fields in one file")
+    if file is not None:
+        config = QuantConfig.from_json(file)
+    elif name is not None or default is not None:
+        config = preset(name or str(default), model=model)
+    elif changes or overrides:
+        raise ConfigError("--set and --overrides change a setting; give --preset or --config too")
+    else:
+        return None
+    for change in changes:
+        field, separator, text = change.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {change!r}: expected FIELD=VALUE, e.g. zero_ratio=0.4")
+        config = config.replace(**{field: _value(text)})
+    return config if overrides is None else config.with_overrides(read_json(overrides))
+
+
+def calibration_for(
+    model: nn.Module, config: QuantConfig, dataset: str | None, root: str | None, count: int | None
+) -> CalibrationImages | None:
+    """Calibration batches if the config needs any: by default the synthetic calibration split."""
+    if not config.needs_calibration:
+        return None
+    count = count or CALIBRATION_IMAGES
+    images: Dataset = open_dataset(dataset or CALIBRATION_SPLIT, root, limit=count)
+    return CalibrationImages(model, images, count=count)
+
+
+def quantize_for(
+    model: nn.Module, config: QuantConfig, *, dataset: str | None = None, root: str | None = None,
+    count: int | None = None,
+) -> nn.Module:  # fmt: skip
+    """Quantize a model with whatever calibration its config needs."""
+    return quantize(model, config, calibration_for(model, config, dataset, root, count))
+
+
+def _value(text: str) -> object:
+    """JSON where it parses, else the bare word: `projection=guarded` needs no quotes."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

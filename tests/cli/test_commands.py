@@ -1,0 +1,281 @@
+"""Every verb as a user types it, and every way in which input can be wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_model
+import torch
+from PIL import Image
+
+import codtdq
+from codtdq.cli import main
+
+TINY = ["--model", tiny_model.NAME]
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*argv):
+        try:
+            code = main([str(a) for a in argv])
+        except SystemExit as stop:  # argparse
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six small images with masks."""
+    root = tmp_path / "set"
+    codtdq.data.export_synth("test-easy", root, 6, 40)
+    return root
+
+
+def test_list_and_doctor(run):
+    for what in ("models", "methods", "presets", "datasets"):
+        code, out, _ = run("list", what)
+        assert code == 0 and "name" in out
+        rows = json.loads(run("list", what, "--json")[1])
+        assert len(rows) >= 5
+    assert "cfrn" in run("list", "models")[1] and "NC4K" in run("list", "datasets")[1]
+    facts = json.loads(run("doctor", "--json")[1])
+    assert facts["environment"]["torch"] == torch.__version__
+    assert "reference" in run("doctor")[1]
+
+
+def test_plan_prints_the_api_plan(run):
+    code, out, _ = run("plan", *TINY, "--set", "first_layer=a8", "--set", "zero_ratio=0.4")
+    model = codtdq.create_model(tiny_model.NAME)
+    config = codtdq.preset("cod-tdq", first_layer="a8", zero_ratio=0.4)
+    assert code == 0 and out.strip() == str(codtdq.plan(model, config))
+    data = json.loads(run("plan", *TINY, "--preset", "w4a4", "--json")[1])
+    assert data["config"]["name"] == "w4a4" and len(data["sites"]) == 2
+
+
+def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
+    code, out, err = run("quantize", *TINY, "--out", tmp_path / "packed")
+    assert (code, err) == (0, "") and "2 of 2 operators" in out
+    result = tmp_path / "r.json"
+    args = ["--dataset", folder, "--out", result, "--json"]
+    code, out, err = run("eval", "--model", tmp_path / "packed", *args)
+    assert (code, err) == (0, "")
+    data = json.loads(result.read_text())
+    quantized = codtdq.quantize(codtdq.create_model(tiny_model.NAME), "cod-tdq")
+    direct = codtdq.evaluate(quantized, codtdq.data.ImageMaskFolder(folder))
+    assert data["metrics"] == pytest.approx({k: direct.metrics[k] for k in data["metrics"]})
+    assert data["count"] == 6 and data["provenance"]["config"]["name"] == "cod-tdq"
+    assert json.loads(out)["metrics"] == data["metrics"]
+    assert not list(tmp_path.glob("*.partial"))
+    same = json.loads(run("eval", *TINY, "--preset", "cod-tdq", "--dataset", folder, "--json")[1])
+    assert same["metrics"] == data["metrics"]
+
+    image = next((folder / "Imgs").iterdir())
+    code, out, err = run("predict", image, "--model", tmp_path / "packed", "--overlay",
+                         "--out", tmp_path / "masks")  # fmt: skip
+    assert code == 0
+    mask = np.asarray(Image.open(tmp_path / "masks" / f"{image.stem}.png"))
+    assert np.array_equal(mask, codtdq.predict(quantized, image))
+    overlay = Image.open(tmp_path / "masks" / f"{image.stem}-overlay.png")
+    assert overlay.size == Image.open(image).size and overlay.mode == "RGB"
+
+
+def test_predict_takes_folders_and_globs(run, folder, tmp_path):
+    for source in (folder / "Imgs", str(folder / "Imgs" / "*.png")):
+        out_dir = tmp_path / "m"
+        code, out, _ = run("predict", source, *TINY, "--out", out_dir, "--json")
+        assert code == 0 and len(json.loads(out)["written"]) == 6
+        assert len(list(out_dir.glob("*.png"))) == 6
+
+
+def test_eval_limits_and_presets_with_calibration(run, folder):
+    code, out, _ = run("eval", *TINY, "--preset", "per-tensor", "--dataset", folder, "--limit", 2,
+                       "--json")  # fmt: skip
+    assert code == 0 and json.loads(out)["count"] == 2
+    code, out, _ = run("eval", *TINY, "--limit", 4)
+    assert code == 0 and "camosynth" in out and "MAE" in out
+
+
+def test_export_synth(run, tmp_path):
+    code, out, _ = run("export-synth", "--count", 3, "--size", 32, "--out", tmp_path / "s")
+    assert code == 0 and "synthetic" in out
+    assert len(list((tmp_path / "s" / "Imgs").iterdir())) == 3
+
+
+def test_train_runs_and_resumes(run, folder, tmp_path):
+    args = ["train", *TINY, "--out", tmp_path / "run", "--source", f"pairs:{folder}", "--steps", 4,
+            "--batch", 2, "--warmup", 1, "--val-every", 4, "--save-every", 2, "--workers", 0,
+            "--val-images", 2, "--json"]  # fmt: skip
+    code, out, err = run(*args, "--stop-at", 2)
+    assert code == 0, err
+    assert json.loads(out)["step"] == 2
+    code, out, _ = run(*args, "--resume")
+    assert code == 0 and json.loads(out)["step"] == 4
+
+
+def write(path, data):
+    path.write_text(json.dumps(data) if not isinstance(data, str) else data)
+    return path
+
+
+def truncated(folder):
+    image = sorted((folder / "Imgs").iterdir())[2]
+    image.write_bytes(image.read_bytes()[:300])
+
+
+def other_size(folder):
+    mask = sorted((folder / "GT").iterdir())[1]
+    Image.new("L", (7, 7)).save(mask)
+
+
+def no_mask(folder):
+    sorted((folder / "GT").iterdir())[0].unlink()
+
+
+def nan_weights(tmp_path):
+    state = codtdq.create_model(tiny_model.NAME).state_dict()
+    state["head.bias"] = torch.tensor([float("nan")])
+    torch.save(state, tmp_path / "nan.pth")
+    return tmp_path / "nan.pth"
+
+
+def wrong_weights(tmp_path):
+    torch.save({"other.weight": torch.ones(2)}, tmp_path / "wrong.pth")
+    return tmp_path / "wrong.pth"
+
+
+FAILURES = {
+    "unknown verb": (lambda t, f: ["evil"], "invalid choice"),
+    "no verb": (lambda t, f: [], "VERB"),
+    "unknown model": (lambda t, f: ["eval", "--model", "cfnr"], "did you mean 'cfrn"),
+    "missing directory": (lambda t, f: ["eval", "--model", t / "none"], "does not exist"),
+    "unknown preset": (lambda t, f: ["eval", *TINY, "--preset", "cod"], "invalid choice"),
+    "unknown data set": (lambda t, f: ["eval", *TINY, "--dataset", "NC4"], "unknown data set"),
+    "benchmark without root": (lambda t, f: ["eval", *TINY, "--dataset", "NC4K"], "root folder"),
+    "benchmark not found": (
+        lambda t, f: ["eval", *TINY, "--dataset", "NC4K", "--data", t],
+        "NC4K",
+    ),
+    "zero limit": (lambda t, f: ["eval", *TINY, "--limit", 0], "limit is 0"),
+    "unknown field": (lambda t, f: ["plan", *TINY, "--set", "zero_ration=1"], "zero_ratio"),
+    "bad value": (lambda t, f: ["plan", *TINY, "--set", "tau=-1"], "positive"),
+    "no value": (lambda t, f: ["plan", *TINY, "--set", "tau"], "FIELD=VALUE"),
+    "unmatched pattern": (
+        lambda t, f: ["plan", *TINY, "--set", 'skip_patterns=["x"]'],
+        "matches no operator",
+    ),
+    "config key": (
+        lambda t, f: ["plan", *TINY, "--config", write(t / "c.json", {"taus": 1})],
+        "did you mean 'tau'",
+    ),
+    "config json": (lambda t, f: ["plan", *TINY, "--config", write(t / "c.json", "{")], "JSON"),
+    "both": (
+        lambda t, f: ["plan", *TINY, "--preset", "w4a4", "--config", write(t / "c", {})],
+        "exclude",
+    ),
+    "override layer": (
+        lambda t, f: ["plan", *TINY, "--overrides", write(t / "o.json", {"x": {"tau": 1}})],
+        "layer_overrides",
+    ),
+    "set without preset": (lambda t, f: ["eval", *TINY, "--set", "tau=1"], "--preset"),
+    "resume without out": (lambda t, f: ["eval", *TINY, "--resume"], "--out"),
+    "no checkpoint": (
+        lambda t, f: ["eval", *TINY, "--checkpoint", t / "none.pth"],
+        "none.pth",
+    ),
+    "wrong checkpoint": (
+        lambda t, f: ["eval", *TINY, "--checkpoint", wrong_weights(t)],
+        "missing",
+    ),
+    "NaN checkpoint": (lambda t, f: ["eval", *TINY, "--checkpoint", nan_weights(t)], "NaN"),
+    "not a checkpoint": (
+        lambda t, f: ["quantize", *TINY, "--checkpoint", write(t / "a.pth", "x"), "--out", t / "o"],
+        "a.pth",
+    ),
+    "truncated image": (
+        lambda t, f: [truncated(f), "eval", *TINY, "--dataset", f, "--out", t / "o"][1:],
+        "test-easy",
+    ),
+    "mask size": (
+        lambda t, f: [other_size(f), "eval", *TINY, "--dataset", f, "--out", t / "o"][1:],
+        "size",
+    ),
+    "missing mask": (
+        lambda t, f: [no_mask(f), "eval", *TINY, "--dataset", f, "--out", t / "o"][1:],
+        "mask",
+    ),
+    "predict nothing": (
+        lambda t, f: ["predict", t / "none.jpg", *TINY, "--out", t / "o"],
+        "none.jpg",
+    ),
+    "predict truncated": (
+        lambda t, f: [truncated(f), "predict", f / "Imgs", *TINY, "--out", t / "o"][1:],
+        "test-easy",
+    ),
+    "packed with checkpoint": (
+        lambda t, f: ["eval", "--model", t, "--checkpoint", t / "x.pth"],
+        "registered model",
+    ),
+    "not packed": (lambda t, f: ["eval", "--model", t], "no codtdq checkpoint"),
+    "out is a file": (
+        lambda t, f: ["quantize", *TINY, "--out", write(t / "file", "x")],
+        "is a file",
+    ),
+    "unknown split": (lambda t, f: ["export-synth", "--split", "none", "--out", t / "o"], "none"),
+    "occupied export": (lambda t, f: ["export-synth", "--out", f], "empty"),
+    "bad source": (
+        lambda t, f: ["train", *TINY, "--out", t / "o", "--steps", 1, "--source", "files:x"],
+        "unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "message"), FAILURES.values(), ids=FAILURES.keys())
+def test_wrong_input_is_one_line_and_leaves_nothing(run, folder, tmp_path, argv, message):
+    code, out, err = run(*argv(tmp_path, folder))
+    assert code == 2
+    assert message in err and "Traceback" not in err
+    assert err.count("\n") == 1 and out == ""
+    left = list((tmp_path / "o").rglob("*")) if (tmp_path / "o").is_dir() else []
+    finished_masks = [p for p in left if p.suffix == ".png" and not p.name.startswith(".")]
+    assert [p for p in left if p not in finished_masks and p.is_file()] == []
+    assert not (tmp_path / "o").is_file()
+
+
+def test_allow_missing_skips_and_says_so(run, folder):
+    no_mask(folder)
+    code, out, _ = run("eval", *TINY, "--dataset", folder, "--allow-missing")
+    assert code == 0 and "note:" in out and " 5 " in out
+
+
+def test_interrupt_keeps_finished_work_and_resume_goes_on(run, folder, tmp_path, monkeypatch):
+    from codtdq.data.folder import ImageMaskFolder
+
+    plain = ImageMaskFolder.__getitem__
+
+    def interrupted(self, index):
+        if index == 4:
+            raise KeyboardInterrupt
+        return plain(self, index)
+
+    args = ["eval", *TINY, "--dataset", folder, "--batch", 1, "--out", tmp_path / "r.json"]
+    monkeypatch.setattr(ImageMaskFolder, "__getitem__", interrupted)
+    code, _, err = run(*args)
+    assert code == 130 and "interrupted" in err and err.count("\n") == 1
+    assert (tmp_path / "r.json.partial").exists() and not (tmp_path / "r.json").exists()
+    monkeypatch.setattr(ImageMaskFolder, "__getitem__", plain)
+    assert run(*args, "--resume")[0] == 0
+    assert json.loads((tmp_path / "r.json").read_text())["count"] == 6
+    assert not (tmp_path / "r.json.partial").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["demo", "list", "plan", "doctor", "quantize", "eval", "predict", "train", "export-synth"],
+)
+def test_help_has_examples(run, name):
+    code, out, _ = run(name, "--help")
+    assert code == 0 and f"codtdq {name}" in out and "examples:" in out

@@ -1,0 +1,170 @@
+import json
+
+import numpy as np
+import pytest
+import tiny_model
+import torch
+
+import codtdq
+from codtdq.data import CamoSynth, Sample
+from codtdq.errors import ConfigError, DataError
+from codtdq.evaluation import CalibrationImages, evaluate, layer_losses, predict, predict_batch
+from codtdq.evaluation.masks import to_mask
+from codtdq.metrics import MetricSuite
+
+
+def model():
+    return codtdq.create_model(tiny_model.NAME)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return CamoSynth("test-easy", size=48, limit=10)
+
+
+def test_scores_are_those_of_predicting_one_image_after_the_other(images):
+    net = model()
+    suite = MetricSuite()
+    for sample in images:
+        suite.update(predict(net, sample.image), sample.mask, name=sample.name)
+    result = evaluate(net, images, batch_size=1)
+    assert result.metrics == suite.compute()
+    assert [row["name"] for row in result.per_image] == images.names()
+    batched = evaluate(net, images, batch_size=4)
+    assert batched.metrics == pytest.approx(suite.compute(), abs=1e-3)
+
+
+def test_result_carries_its_provenance(images):
+    quantized = codtdq.quantize(model(), "cod-tdq")
+    data = evaluate(quantized, images).to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert data["count"] == 10 and len(data["per_image"]) == 10
+    assert data["provenance"]["config"]["name"] == "cod-tdq"
+    assert data["provenance"]["execution"] == "simulated"
+    assert len(data["provenance"]["model_sha256"]) == 64
+    assert data["provenance"]["environment"]["torch"] == torch.__version__
+    other = evaluate(codtdq.quantize(model(), "w4a4"), images).to_dict()
+    assert (
+        other["provenance"]["model_sha256"] != evaluate(model(), images).provenance["model_sha256"]
+    )
+
+
+class Interrupted:
+    """A data set that is interrupted at one image, once."""
+
+    def __init__(self, inner, at, error):
+        self.inner, self.at, self.error = inner, at, error
+        self.name, self.notes = inner.name, inner.notes
+        self.loaded = []
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        self.loaded.append(index)
+        if index == self.at:
+            self.at = None
+            raise self.error
+        return self.inner[index]
+
+    def names(self):
+        return self.inner.names()
+
+
+def test_an_interrupted_run_goes_on_where_it_was(images, tmp_path):
+    net, state = model(), tmp_path / "run.partial"
+    broken = Interrupted(images, 6, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(net, broken, batch_size=1, state_file=state)
+    done = len(json.loads(state.read_text())["suite"]["per_image"])
+    assert 0 < done <= 6
+    broken.loaded.clear()
+    result = evaluate(net, broken, batch_size=1, state_file=state, resume=True)
+    assert min(broken.loaded) == done  # finished images are not loaded again
+    assert result.metrics == evaluate(net, images, batch_size=1).metrics
+    assert not state.exists()
+
+
+def test_resuming_another_run_is_refused(images, tmp_path):
+    state = tmp_path / "run.partial"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model(), Interrupted(images, 8, KeyboardInterrupt()), batch_size=1,
+                 state_file=state)  # fmt: skip
+    with pytest.raises(DataError, match="another run .*model"):
+        evaluate(codtdq.quantize(model(), "dstg-only"), images, batch_size=1, state_file=state,
+                 resume=True)  # fmt: skip
+    state.write_text("{")
+    with pytest.raises(DataError, match="cannot be resumed"):
+        evaluate(model(), images, batch_size=1, state_file=state, resume=True)
+
+
+def test_shared_dynamic_ranges_are_evaluated_one_image_at_a_time(images):
+    naive = codtdq.quantize(model(), "w4a4")
+    assert evaluate(naive, images).settings["batch_size"] == 1
+    with pytest.raises(ConfigError, match="batch size 1"):
+        evaluate(naive, images, batch_size=4)
+    assert evaluate(codtdq.quantize(model(), "cod-tdq"), images).settings["batch_size"] > 1
+    fixed = codtdq.quantize(model(), "per-tensor", calibration=CalibrationImages(model(), images))
+    assert evaluate(fixed, images).settings["batch_size"] > 1
+
+
+def test_bad_samples_name_the_image(images):
+    class NoMask(Interrupted):
+        def __getitem__(self, index):
+            sample = self.inner[index]
+            return Sample(sample.name, sample.image) if index == 3 else sample
+
+    with pytest.raises(DataError, match=r"test-easy.*has no mask"):
+        evaluate(model(), NoMask(images, None, None))
+    net = model()
+    with torch.no_grad():
+        net.head.bias.fill_(float("nan"))
+    with pytest.raises(DataError, match="NaN"):
+        evaluate(net, images)
+
+
+def test_predict_takes_files_and_arrays_and_keeps_their_size(images, tmp_path):
+    from PIL import Image
+
+    net, sample = model(), images[0]
+    Image.fromarray(sample.image).save(tmp_path / "a.png")
+    mask = predict(net, tmp_path / "a.png")
+    assert mask.dtype == np.uint8 and mask.shape == sample.image.shape[:2]
+    assert np.array_equal(mask, predict(net, sample.image))
+    wide = sample.image[:, :20]
+    assert [m.shape for m in predict_batch(net, [sample.image, wide])] == [(48, 48), (48, 20)]
+
+
+def test_predict_needs_an_input_size_for_an_undeclared_model(images):
+    plain = tiny_model.Tiny()
+    with pytest.raises(ConfigError, match="input_size"):
+        predict(plain, images[0].image)
+    assert predict(plain, images[0].image, input_size=32).shape == (48, 48)
+
+
+def test_postprocesses_do_what_the_releases_do():
+    logits = torch.tensor([[[-2.0, 0.0], [1.0, 3.0]]])
+    soft = to_mask(logits, (2, 2), "sigmoid")
+    assert soft.tolist() == np.floor(logits[0].sigmoid().numpy() * 255).astype(int).tolist()
+    assert to_mask(logits, (2, 2), "binary").tolist() == [[0, 255], [255, 255]]
+    stretched = to_mask(logits, (2, 2), "sigmoid-minmax")
+    assert stretched.min() == 0 and stretched.max() == 255
+    assert to_mask(logits, (5, 7), "sigmoid").shape == (5, 7)
+    assert to_mask(logits, (3, 3), "sigmoid")[0, 0] == soft[0, 0]  # corners are aligned
+
+
+def test_layer_losses_are_sorted_and_leave_no_listener(images):
+    quantized = codtdq.quantize(model(), "cod-tdq")
+    losses = layer_losses(quantized, CalibrationImages(quantized, images, count=2))
+    assert {loss.name for loss in losses} == {"stem", "head"}
+    assert losses[0].sqnr_db <= losses[1].sqnr_db and losses[0].calls == 2
+    assert quantized.stem.listener is None
+    exact = layer_losses(codtdq.quantize(model(), "w8a8"), CalibrationImages(quantized, images))
+    assert min(loss.sqnr_db for loss in exact) > 30
+
+
+def test_calibration_images_are_bounded_and_batched(images):
+    batches = CalibrationImages(model(), images, count=7, batch_size=3)
+    assert len(batches) == 3
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert next(iter(batches)).shape == (3, 3, 32, 32)
