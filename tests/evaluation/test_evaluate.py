@@ -90,7 +90,7 @@ def test_resuming_another_run_is_refused(images, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         evaluate(model(), Interrupted(images, 8, KeyboardInterrupt()), batch_size=1,
                  state_file=state)  # fmt: skip
-    with pytest.raises(DataError, match="another run .*model"):
+    with pytest.raises(DataError, match=r"another run .*model"):
         evaluate(codtdq.quantize(model(), "dstg-only"), images, batch_size=1, state_file=state,
                  resume=True)  # fmt: skip
     state.write_text("{")

@@ -37,6 +37,7 @@ specs = st.builds(
     tau=st.one_of(st.none(), st.floats(0.05, 3)),
     zero_ratio=st.one_of(st.none(), st.floats(0.01, 0.95)),
     group_size=st.sampled_from([8, 16, 32]),
+    percentile=st.one_of(st.none(), st.floats(0.05, 1)),
 )
 
 

@@ -12,7 +12,7 @@ def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
         verbs, "export-synth", "write camosynth (synthetic) images and masks as PNG files",
-        ["--split test-easy --count 50 --out synth", "--split train --count 999 --size 384 --out s"],
+        ["--split test-easy --count 50 --out synth", "--split val --count 99 --size 384 --out s"],
     )  # fmt: skip
     parser.add_argument("--split", default="test-easy", help="camosynth split (default test-easy)")
     parser.add_argument("--count", "--limit", type=int, default=16, metavar="N", help="images")

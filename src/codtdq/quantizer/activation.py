@@ -12,7 +12,7 @@ from torch import Tensor
 from codtdq.errors import ConfigError
 from codtdq.quantizer import grouping
 from codtdq.quantizer.affine import EPS, decode, encode, step_of, to_codes
-from codtdq.quantizer.projection import Projection, group_std, project
+from codtdq.quantizer.projection import Projection, all_finite, group_std, project
 from codtdq.quantizer.spec import ActivationSpec
 
 LAYOUTS = ("last", "first")
@@ -140,8 +140,7 @@ def _fixed(groups: grouping.Groups, radius: Tensor, spec: ActivationSpec) -> Pro
             f"fixed radii of shape {tuple(radius.shape)} do not fit mode {spec.mode!r}; "
             f"accepted: per_tensor [1] or per_channel [C]"
         )
-    finite = groups.values.isfinite().all(dim=-1)
-    radius = radius.float().clamp(min=EPS).masked_fill(~finite, float("nan"))
+    radius = radius.float().clamp(min=EPS).masked_fill(~all_finite(groups), math.nan)
     none = torch.zeros(expected, dtype=torch.uint8, device=radius.device)
     return Projection(radius, step_of(radius, spec.bits), none, none)
 

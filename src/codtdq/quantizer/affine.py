@@ -35,8 +35,8 @@ def encode(x: Tensor, radius: Tensor, step: Tensor, bits: int) -> Tensor:
     x and the result have one shape; radius and step broadcast against it. The codes are returned
     as floats so that a NaN stays visible; `to_codes` turns them into int8.
     """
-    clipped = torch.clamp(x, -radius, radius)
-    return torch.clamp(torch.round(clipped / step), qmin_of(bits), qmax_of(bits))
+    scaled = torch.clamp(x, -radius, radius).div_(step)  # a fresh tensor: the rest is in place
+    return scaled.round_().clamp_(qmin_of(bits), qmax_of(bits))
 
 
 def decode(codes: Tensor, step: Tensor) -> Tensor:
