@@ -26,7 +26,7 @@ from codtdq.data.textures import (
 )
 from codtdq.errors import DataError
 
-VERSION = "camosynth-1"
+VERSION = "camosynth-2"
 MIN_SIZE = 32
 DEFAULT_SIZE = 192
 _SPECK_TAIL = 1.5  # exponent of the power-law tail: finite mean, infinite variance

@@ -31,7 +31,7 @@ class Profile:
 
 PROFILES: dict[str, Profile] = {
     "easy": Profile(
-        cue=(5.0, 8.0),
+        cue=(7.5, 12.0),
         colour=(0.2, 0.7),
         objects=(1, 1),
         area=(0.06, 0.35),
@@ -41,7 +41,7 @@ PROFILES: dict[str, Profile] = {
         speck_scale=(0.05, 0.15),
     ),
     "texture": Profile(
-        cue=(6.0, 9.0),
+        cue=(11.0, 16.0),
         colour=(0.0, 0.01),
         objects=(1, 1),
         area=(0.08, 0.35),
@@ -52,17 +52,17 @@ PROFILES: dict[str, Profile] = {
     ),
     # Fine textures only: a small object shows nothing of a coarse one.
     "small": Profile(
-        cue=(6.0, 9.0),
+        cue=(11.0, 16.0),
         colour=(0.2, 0.7),
         objects=(1, 4),
-        area=(0.006, 0.035),
+        area=(0.01, 0.05),
         band=(14.0, 34.0),
         softness=(1.0, 1.8),
         specks=(0.0, 12.0),
         speck_scale=(0.05, 0.15),
     ),
     "spikes": Profile(
-        cue=(5.0, 8.0),
+        cue=(7.5, 12.0),
         colour=(0.1, 0.6),
         objects=(1, 2),
         area=(0.04, 0.25),
