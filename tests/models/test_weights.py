@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from codtdq.errors import CheckpointError
-from codtdq.models import create_model, register_model
+from codtdq.models import build_model, create_model, register_model
 from codtdq.models.weights import load_checkpoint, save_weights, shipped_weights
 
 
@@ -313,3 +313,14 @@ def test_save_weights_leaves_no_temporary_file_when_writing_fails(
 def test_save_weights_refuses_other_suffixes(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"written as \.safetensors"):
         save_weights(TinyNet(), tmp_path / "net.pth")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "mebibytes"), [("cfrn", 755.4), ("escnet", 381.8), ("escnet-v2", 262.35)]
+)
+def test_saved_state_has_the_size_of_the_release(name, mebibytes, tmp_path):
+    """torch.save of a fresh state dict, as the releases were saved."""
+    path = tmp_path / "state.pth"
+    torch.save(build_model(name).state_dict(), path)
+    assert path.stat().st_size / 2**20 == pytest.approx(mebibytes, abs=0.1)

@@ -98,6 +98,19 @@ def test_an_override_for_an_unknown_layer_is_an_error(tmp_path):
         codtdq.plan(small_net(), config)
 
 
+def test_the_image_keeps_its_eight_bits_unless_told_otherwise():
+    assert codtdq.plan(small_net(), "w4a4").site("stem").activation.bits == 8
+    assert codtdq.plan(small_net(), "w4a4").site("stem").weight.bits == 4
+    config = codtdq.preset("w4a4", first_layer="quantize")
+    assert codtdq.plan(small_net(), config).site("stem").activation.bits == 4
+
+
+def test_an_undeclared_first_layer_is_the_first_convolution_that_fits_an_image():
+    plain = nn.Sequential(nn.Linear(8, 8), nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3))
+    assert [site.role for site in codtdq.plan(plain, "w4a4")] == ["linear", "first", "conv"]
+    assert codtdq.plan(nn.Linear(8, 8), "w4a4").sites[0].role == "linear"
+
+
 def test_dcrp_attn_bounds_attention_only():
     plan = codtdq.plan(small_net(), "dcrp-attn")
     bounded = {site.name for site in plan if site.activation.tau is not None}

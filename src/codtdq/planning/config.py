@@ -88,7 +88,9 @@ class QuantConfig:
     literal: bool = False  # Algorithm S1 to the letter
     dcrp_roles: tuple[str, ...] | None = None  # roles that C1 and C2 apply to; None: all
     # which operators
-    first_layer: str = "quantize"  # or "a8", "w8a8", "float"
+    # the convolution that reads the image: "a8" keeps the image's own 8 bits, "w8a8" its weight
+    # too; "quantize" treats it like any other operator; "float" leaves it alone
+    first_layer: str = "a8"
     role_patterns: Pairs = ()  # pattern -> role, over what the model declares
     skip_patterns: tuple[str, ...] = ()  # stay float
     w8_patterns: tuple[str, ...] = ()  # 8-bit weights

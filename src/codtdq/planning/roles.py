@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.utils import parametrize
 
+IMAGE_CHANNELS = 4  # a convolution with so few inputs reads an image
 QUANTIZABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Conv1d)
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)
 
@@ -46,8 +47,8 @@ def operators(model: nn.Module) -> list[Operator]:
         if kind == "depthwise" and role in ("conv", "attention", "mlp"):
             role = "depthwise"  # what an operator mixes matters more than where it stands
         quantizable = kind != "other"
-        if quantizable and not has_first:
-            role, has_first = "first", True  # undeclared: the first operator that the model owns
+        if not has_first and kind == "conv" and module.in_channels <= IMAGE_CHANNELS:
+            role, has_first = "first", True  # undeclared: the first convolution that fits an image
         obstacle = _obstacle(name, module, model) if quantizable else _no_operator(module)
         found.append(Operator(name, module, kind, role if quantizable else "other", obstacle))
     return found
