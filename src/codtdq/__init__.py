@@ -35,10 +35,14 @@ _EXPORTS = {
     "CodtdqError": "codtdq.errors",
 }
 
-__all__ = ["__version__", *_EXPORTS]
+_SUBMODULES = ("data", "metrics", "models")
+
+__all__ = ["__version__", *_EXPORTS, *_SUBMODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"codtdq.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'codtdq' has no attribute {name!r}")
     return getattr(importlib.import_module(_EXPORTS[name]), name)

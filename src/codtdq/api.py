@@ -16,6 +16,7 @@ from codtdq.models.registry import build_model
 from codtdq.planning import PRESETS, QuantConfig, QuantPlan, make_plan
 from codtdq.planning import preset as _preset
 from codtdq.planning.config import KINDS
+from codtdq.planning.planner import activation_fields
 from codtdq.quantizer import ActivationResult, ActivationSpec
 from codtdq.quantizer import quantize as _quantize_tensor
 
@@ -102,16 +103,7 @@ def quantize_activation(
         raise ConfigError(f"kind is {kind!r}; accepted: {', '.join(KINDS)}")
     if config.act_bits is None:
         raise ConfigError(f"config {config.name!r} keeps activations float (act_bits is null)")
-    spec = ActivationSpec(
-        bits=config.act_bits,
-        mode=dict(config.act_modes)[kind],
-        group_size=config.act_group_size,
-        percentile=config.act_percentile,
-        tau=config.tau,
-        zero_ratio=config.zero_ratio,
-        projection=config.projection,
-        literal=config.literal,
-    )
+    spec = ActivationSpec(**activation_fields(config, kind, kind))
     return _quantize_tensor(x, spec, layout=layout)
 
 

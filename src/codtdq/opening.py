@@ -9,33 +9,40 @@ from pathlib import Path
 from torch import nn
 
 from codtdq.api import load, preset, quantize
-from codtdq.checkpoint.files import META
 from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
-from codtdq.models import create_model, list_models
+from codtdq.models import create_model, list_models, model_info
 from codtdq.planning import QuantConfig
 from codtdq.planning.config import read_json
 
 CALIBRATION_SPLIT = "camosynth/calib"
 
 
-def open_model(spec: str, checkpoint: str | Path | None = None) -> nn.Module:
-    """A model by registered name (with its shipped or given weights), or a quantized directory."""
-    if spec in list_models():
-        return create_model(spec, checkpoint)
+def open_model(
+    spec: str, checkpoint: str | Path | None = None, *, untrained: bool = False
+) -> nn.Module:
+    """A model by registered name (with its shipped or given weights), or a quantized directory.
+
+    untrained: accept fresh weights where none are shipped or given.
+    """
     path = Path(spec)
-    if path.exists():
+    if spec not in list_models() and (path.exists() or "/" in spec):
+        if not path.exists():
+            raise ConfigError(
+                f"{spec} does not exist; --model takes a registered name "
+                f"({', '.join(list_models())}) or the directory of a quantized model"
+            )
         if checkpoint is not None:
             raise ConfigError(f"--checkpoint goes with a registered model, not with {spec}")
         return load(path)
-    if "/" in spec or spec.endswith((".pth", ".safetensors", META)):
+    if checkpoint is None and model_info(spec).weights is None and not untrained:
         raise ConfigError(
-            f"{spec} does not exist; --model takes a registered name ({', '.join(list_models())}) "
-            "or the directory of a quantized model"
+            f"no weights of {spec} come with the package; pass --checkpoint FILE, or --untrained "
+            "to try it with random ones"
         )
-    return create_model(spec, checkpoint)  # raises, naming the nearest
+    return create_model(spec, checkpoint)
 
 
 def open_config(

@@ -121,8 +121,21 @@ def test_a_changed_parameter_is_saved_as_it_is_now(tmp_path):
     assert torch.equal(codtdq.load(path, model=small_net()).norm1.weight, model.norm1.weight)
 
 
+@pytest.mark.parametrize("groups", [2, 4, 8])
+def test_static_channel_radii_of_grouped_convolutions_survive(tmp_path, groups):
+    model = nn.Sequential(nn.Conv2d(8, 16, 3, groups=groups))
+    modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), "per_channel")
+    x = torch.randn(2, 8, 5, 5)
+    config = codtdq.preset("per-tensor", act_modes=modes)
+    quantized = codtdq.quantize(model, config, calibration=[x])
+    path = codtdq.save(quantized, tmp_path / "m")
+    skeleton = nn.Sequential(nn.Conv2d(8, 16, 3, groups=groups))
+    assert torch.equal(codtdq.load(path, model=skeleton)(x), quantized(x))
+
+
 def test_only_two_files_and_no_leftovers(tmp_path):
     _, path = saved(tmp_path)
+    assert {f.stat().st_mode & 0o777 for f in path.iterdir()} == {0o644}
     assert sorted(f.name for f in path.iterdir()) == ["codtdq.json", "model.safetensors"]
     meta = json.loads((path / "codtdq.json").read_text())
     assert meta["format"] == 1 and meta["sha256"] == sha256(path / "model.safetensors")

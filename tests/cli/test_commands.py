@@ -11,7 +11,8 @@ from PIL import Image
 import codtdq
 from codtdq.cli import main
 
-TINY = ["--model", tiny_model.NAME]
+NAMED = ["--model", tiny_model.NAME]
+TINY = [*NAMED, "--untrained"]
 
 
 @pytest.fixture
@@ -48,11 +49,11 @@ def test_list_and_doctor(run):
 
 
 def test_plan_prints_the_api_plan(run):
-    code, out, _ = run("plan", *TINY, "--set", "first_layer=a8", "--set", "zero_ratio=0.4")
+    code, out, _ = run("plan", *NAMED, "--set", "first_layer=a8", "--set", "zero_ratio=0.4")
     model = codtdq.create_model(tiny_model.NAME)
     config = codtdq.preset("cod-tdq", first_layer="a8", zero_ratio=0.4)
     assert code == 0 and out.strip() == str(codtdq.plan(model, config))
-    data = json.loads(run("plan", *TINY, "--preset", "w4a4", "--json")[1])
+    data = json.loads(run("plan", *NAMED, "--preset", "w4a4", "--json")[1])
     assert data["config"]["name"] == "w4a4" and len(data["sites"]) == 2
 
 
@@ -99,6 +100,41 @@ def test_eval_limits_and_presets_with_calibration(run, folder):
     assert code == 0 and "camosynth" in out and "MAE" in out
 
 
+def test_untrained_models_are_refused_unless_asked_for(run):
+    code, _, err = run("eval", *NAMED, "--limit", 1)
+    assert code == 2 and "--untrained" in err
+
+
+def test_a_model_of_the_users_own_comes_in_by_a_file(run, tmp_path):
+    file = tmp_path / "leaf_net.py"
+    file.write_text(
+        "import codtdq, torch\n"
+        "class Leaf(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.c = torch.nn.Conv2d(3, 1, 3, padding=1)\n"
+        "    def forward(self, x):\n"
+        "        return self.c(x)\n"
+        "@codtdq.register_model('leaf-net', description='own', input_size=32)\n"
+        "def leaf():\n"
+        "    return Leaf()\n"
+    )
+    code, out, err = run("--import", file, "plan", "--model", "leaf-net")
+    assert (code, err) == (0, "") and "1 of 1 quantized" in out
+    broken = tmp_path / "broken.py"
+    broken.write_text("1/0")
+    for path, message in ((broken, "ZeroDivisionError"), (tmp_path / "no.py", "no such file")):
+        code, out, err = run("--import", path, "list", "models")
+        assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_eval_names_the_setting_of_a_packed_model(run, folder, tmp_path):
+    run("quantize", *TINY, "--preset", "dstg-only", "--out", tmp_path / "packed")
+    code, out, _ = run("eval", "--model", tmp_path / "packed", "--dataset", folder)
+    assert code == 0 and "dstg-only" in out
+    assert "fp32" in run("eval", *TINY, "--dataset", folder)[1]
+
+
 def test_export_synth(run, tmp_path):
     code, out, _ = run("export-synth", "--count", 3, "--size", 32, "--out", tmp_path / "s")
     assert code == 0 and "synthetic" in out
@@ -106,14 +142,17 @@ def test_export_synth(run, tmp_path):
 
 
 def test_train_runs_and_resumes(run, folder, tmp_path):
-    args = ["train", *TINY, "--out", tmp_path / "run", "--source", f"pairs:{folder}", "--steps", 4,
+    args = ["train", *NAMED, "--out", tmp_path / "run", "--source", f"pairs:{folder}", "--steps", 4,
             "--batch", 2, "--warmup", 1, "--val-every", 4, "--save-every", 2, "--workers", 0,
             "--val-images", 2, "--json"]  # fmt: skip
     code, out, err = run(*args, "--stop-at", 2)
     assert code == 0, err
     assert json.loads(out)["step"] == 2
-    code, out, _ = run(*args, "--resume")
+    code, out, _ = run(*args, "--resume", "--export", tmp_path / "w.safetensors")
     assert code == 0 and json.loads(out)["step"] == 4
+    for weights in (tmp_path / "w.safetensors", tmp_path / "run" / "best.pt"):
+        code, out, err = run("eval", *NAMED, "--checkpoint", weights, "--dataset", folder)
+        assert code == 0, err
 
 
 def write(path, data):
@@ -160,24 +199,25 @@ FAILURES = {
         "NC4K",
     ),
     "zero limit": (lambda t, f: ["eval", *TINY, "--limit", 0], "limit is 0"),
-    "unknown field": (lambda t, f: ["plan", *TINY, "--set", "zero_ration=1"], "zero_ratio"),
-    "bad value": (lambda t, f: ["plan", *TINY, "--set", "tau=-1"], "positive"),
-    "no value": (lambda t, f: ["plan", *TINY, "--set", "tau"], "FIELD=VALUE"),
+    "unknown field": (lambda t, f: ["plan", *NAMED, "--set", "zero_ration=1"], "zero_ratio"),
+    "wrong type": (lambda t, f: ["plan", *NAMED, "--set", "tau=abc"], "positive"),
+    "bad value": (lambda t, f: ["plan", *NAMED, "--set", "tau=-1"], "positive"),
+    "no value": (lambda t, f: ["plan", *NAMED, "--set", "tau"], "FIELD=VALUE"),
     "unmatched pattern": (
-        lambda t, f: ["plan", *TINY, "--set", 'skip_patterns=["x"]'],
+        lambda t, f: ["plan", *NAMED, "--set", 'skip_patterns=["x"]'],
         "matches no operator",
     ),
     "config key": (
-        lambda t, f: ["plan", *TINY, "--config", write(t / "c.json", {"taus": 1})],
+        lambda t, f: ["plan", *NAMED, "--config", write(t / "c.json", {"taus": 1})],
         "did you mean 'tau'",
     ),
-    "config json": (lambda t, f: ["plan", *TINY, "--config", write(t / "c.json", "{")], "JSON"),
+    "config json": (lambda t, f: ["plan", *NAMED, "--config", write(t / "c.json", "{")], "JSON"),
     "both": (
-        lambda t, f: ["plan", *TINY, "--preset", "w4a4", "--config", write(t / "c", {})],
+        lambda t, f: ["plan", *NAMED, "--preset", "w4a4", "--config", write(t / "c", {})],
         "exclude",
     ),
     "override layer": (
-        lambda t, f: ["plan", *TINY, "--overrides", write(t / "o.json", {"x": {"tau": 1}})],
+        lambda t, f: ["plan", *NAMED, "--overrides", write(t / "o.json", {"x": {"tau": 1}})],
         "layer_overrides",
     ),
     "set without preset": (lambda t, f: ["eval", *TINY, "--set", "tau=1"], "--preset"),
@@ -227,7 +267,7 @@ FAILURES = {
     "unknown split": (lambda t, f: ["export-synth", "--split", "none", "--out", t / "o"], "none"),
     "occupied export": (lambda t, f: ["export-synth", "--out", f], "empty"),
     "bad source": (
-        lambda t, f: ["train", *TINY, "--out", t / "o", "--steps", 1, "--source", "files:x"],
+        lambda t, f: ["train", *NAMED, "--out", t / "o", "--steps", 1, "--source", "files:x"],
         "unknown",
     ),
 }

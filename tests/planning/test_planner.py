@@ -117,6 +117,32 @@ def test_dcrp_attn_bounds_attention_only():
     assert bounded == {"attn.qkv", "attn.proj"}
 
 
+def test_the_method_leaves_declared_shared_ranges_unbounded():
+    """S1.1: CFRN's convolutions share a range and do not pass through DCRP."""
+    plan = codtdq.plan(
+        codtdq.models.build_model("cfrn-small"), codtdq.preset("cod-tdq", model="cfrn-small")
+    )
+    for site in plan:
+        bounded = site.activation.tau is not None
+        assert bounded == (site.activation.mode == "per_token_group"), site.name
+    assert {s.activation.mode for s in plan if s.kind == "conv"} == {"per_tensor"}
+    assert all(s.activation.tau for s in codtdq.plan(small_net(), "dcrp-only"))
+
+
+def test_an_override_for_a_skipped_layer_is_an_error():
+    overrides = {"head": {"act_bits": 8}}
+    config = codtdq.preset("cod-tdq", skip_patterns=["head"], layer_overrides=overrides)
+    with pytest.raises(ConfigError, match="remove one of them"):
+        codtdq.plan(small_net(), config)
+
+
+def test_a_misspelt_role_is_an_error():
+    model = small_net()
+    model.mlp.quant_roles = {"fc1": "mpl"}
+    with pytest.raises(ConfigError, match="quant_roles"):
+        codtdq.plan(model, "cod-tdq")
+
+
 def test_dcrp_attn_needs_a_declared_attention():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     with pytest.raises(ConfigError, match="role_patterns"):

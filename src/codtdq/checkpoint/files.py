@@ -13,6 +13,7 @@ from torch import Tensor
 
 from codtdq.errors import CheckpointError
 
+FILE_MODE = 0o644
 WEIGHTS, META = "model.safetensors", "codtdq.json"
 
 
@@ -26,6 +27,7 @@ def write(directory: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> 
     weights = _temporary(directory)
     try:
         save_file(tensors, str(weights), metadata={"format": "codtdq"})
+        os.chmod(weights, FILE_MODE)  # save_file makes the file anew, for its owner only
         meta = {**meta, "sha256": sha256(weights)}
         info = _temporary(directory)
         try:
@@ -93,7 +95,7 @@ def sha256(path: Path) -> str:
 def _temporary(directory: Path) -> Path:
     handle, name = tempfile.mkstemp(dir=directory, prefix=".codtdq-", suffix=".tmp")
     os.close(handle)
-    os.chmod(name, 0o644)
+    os.chmod(name, FILE_MODE)
     return Path(name)
 
 

@@ -31,14 +31,22 @@ def verb(verbs: Any, name: str, help_text: str, examples: Sequence[str]) -> argp
 
 
 def add_model(parser: argparse.ArgumentParser, *, packed: bool = True) -> None:
-    """`--model` and `--checkpoint`."""
+    """`--model`."""
     what = "registered name" + (", or a directory that `codtdq quantize` wrote" if packed else "")
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, metavar="M", help=f"{what} (default {DEFAULT_MODEL})"
     )
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """`--checkpoint` and `--untrained`."""
     parser.add_argument(
         "--checkpoint", metavar="FILE", help="released weights (.pth, .safetensors) of the model"
     )
+    parser.add_argument(
+        "--untrained", action="store_true",
+        help="accept random weights where none are shipped or given, to try things out",
+    )  # fmt: skip
 
 
 def add_config(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -54,6 +62,17 @@ def add_config(parser: argparse.ArgumentParser, default: str | None) -> None:
     )  # fmt: skip
     parser.add_argument("--overrides", metavar="FILE", help="JSON file of per-layer overrides")
     parser.set_defaults(default_preset=default)
+
+
+def add_calibration(parser: argparse.ArgumentParser) -> None:
+    """`--calibration` and `--calibration-images`."""
+    parser.add_argument(
+        "--calibration", metavar="D",
+        help="data set for settings that need one, masks unused (default camosynth/calib)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibration-images", type=int, metavar="N", help="how many of its images (default 128)"
+    )
 
 
 def add_data(parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET) -> None:

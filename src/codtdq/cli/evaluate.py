@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from codtdq.cli.common import add_config, add_data, add_model, print_json, table, verb, write_json
+from codtdq.cli.common import (
+    add_calibration,
+    add_config,
+    add_data,
+    add_model,
+    add_weights,
+    print_json,
+    table,
+    verb,
+    write_json,
+)
 
 COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "MAE")
 
@@ -19,7 +29,9 @@ def register(verbs: Any) -> None:
          "--model cfrn-w4a4 --dataset ~/cod/TestDataset/CAMO --resume --out camo.json"],
     )  # fmt: skip
     add_model(parser)
+    add_weights(parser)
     add_config(parser, None)
+    add_calibration(parser)
     add_data(parser)
     parser.add_argument("--out", metavar="FILE", help="write a JSON result with provenance")
     parser.add_argument("--resume", action="store_true", help="go on after an interruption")
@@ -40,11 +52,12 @@ def run(args: argparse.Namespace) -> None:
 
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
-    model = open_model(args.model, args.checkpoint)
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     config = open_config(model, name=args.preset, file=args.config, changes=args.set,
                          overrides=args.overrides, default=None)  # fmt: skip
     if config is not None:
-        model = quantize_for(model, config)
+        model = quantize_for(model, config, dataset=args.calibration, root=args.data,
+                             count=args.calibration_images)  # fmt: skip
     dataset = open_dataset(
         args.dataset, args.data, limit=args.limit, allow_missing=args.allow_missing
     )
@@ -57,8 +70,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json({k: v for k, v in data.items() if k != "per_image"})
         return
-    name = config.name if config else "as loaded"
-    row = [args.model, name, dataset.name, str(data["count"])]
+    used = result.provenance["config"]
+    row = [args.model, used["name"] if used else "fp32", dataset.name, str(data["count"])]
     scores = [f"{data['metrics'][key]:.4f}" for key in COLUMNS]
     print(table(["model", "setting", "data set", "images", *COLUMNS], [[*row, *scores]]))
     for note in result.notes:

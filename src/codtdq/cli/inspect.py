@@ -15,7 +15,7 @@ def register(verbs: Any) -> None:
     parser.set_defaults(run=run_list)
     parser = verb(
         verbs, "plan", "show what would be quantized, operator by operator",
-        ["", "--model escnet-small --preset w4a4", "--set first_layer=a8 --json"],
+        ["", "--model escnet-small --preset w4a4", "--set first_layer=quantize --json"],
     )  # fmt: skip
     add_model(parser, packed=False)
     add_config(parser, "cod-tdq")

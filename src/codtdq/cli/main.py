@@ -6,8 +6,10 @@ Exit codes: 0 done, 2 wrong usage or unusable input, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from codtdq._version import __version__
@@ -30,6 +32,10 @@ def build_parser() -> argparse.ArgumentParser:
         prog="codtdq",
         description="4-bit post-training quantization for camouflaged object detection",
     )
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="FILE",
+        help="run a Python file first, e.g. one that registers a model of your own",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for module in VERBS:
@@ -42,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int | None] = args.run
     try:
+        for file in args.imports:
+            import_file(file)
         return run(args) or 0
     except CodtdqError as error:
         return _fail(args.verb, " ".join(str(error).split()), 2)
@@ -54,6 +62,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args.verb, f"{where}{what}", 2)
     except KeyboardInterrupt:
         return _fail(args.verb, "interrupted; finished work is kept", 130)
+
+
+def import_file(file: str) -> None:
+    """Execute a user's Python file under its own name, as an import would."""
+    path = Path(file)
+    if not path.is_file():
+        raise CodtdqError(f"--import {file}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CodtdqError(f"--import {file}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # quantized classes are found by module name
+    try:
+        spec.loader.exec_module(module)
+    except CodtdqError:
+        raise
+    except Exception as error:
+        raise CodtdqError(f"--import {file}: {type(error).__name__}: {error}") from error
 
 
 def _fail(verb: str, message: str, code: int) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from codtdq.cli.common import add_config, add_model, print_json, verb
+from codtdq.cli.common import (
+    add_calibration,
+    add_config,
+    add_model,
+    add_weights,
+    print_json,
+    verb,
+)
 
 
 def register(verbs: Any) -> None:
@@ -17,7 +24,9 @@ def register(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder or glob")
     add_model(parser)
+    add_weights(parser)
     add_config(parser, None)
+    add_calibration(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the masks")
     parser.add_argument("--overlay", action="store_true", help="write image + mask pictures too")
     parser.add_argument("--limit", type=int, metavar="N", help="use at most N images per argument")
@@ -35,11 +44,11 @@ def run(args: argparse.Namespace) -> None:
     from codtdq.opening import open_config, open_model, quantize_for
 
     sources = [ImageFolder(source, limit=args.limit) for source in args.images]
-    model = open_model(args.model, args.checkpoint)
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     config = open_config(model, name=args.preset, file=args.config, changes=args.set,
                          overrides=args.overrides, default=None)  # fmt: skip
     if config is not None:
-        model = quantize_for(model, config)
+        model = quantize_for(model, config, dataset=args.calibration, count=args.calibration_images)
     written = predict_to_files(
         model, sources, args.out, overlay=args.overlay, postprocess=args.postprocess
     )

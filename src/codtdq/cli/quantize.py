@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from codtdq.cli.common import add_config, add_model, print_json, verb
+from codtdq.cli.common import (
+    add_calibration,
+    add_config,
+    add_model,
+    add_weights,
+    print_json,
+    verb,
+)
 
 
 def register(verbs: Any) -> None:
@@ -14,16 +21,14 @@ def register(verbs: Any) -> None:
     parser = verb(
         verbs, "quantize", "quantize a model and write the packed checkpoint",
         ["--out small-w4a4", "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
-         "--set io_correction=bias --calibration my-images --limit 64 --out corrected"],
+         "--set io_correction=bias --calibration my-images --out corrected"],
     )  # fmt: skip
     add_model(parser, packed=False)
+    add_weights(parser)
     add_config(parser, "cod-tdq")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory to write")
-    parser.add_argument(
-        "--calibration", metavar="D", help="data set for settings that need one (masks unused)"
-    )
+    add_calibration(parser)
     parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
-    parser.add_argument("--limit", type=int, metavar="N", help="calibration images (default 128)")
     parser.set_defaults(run=run)
 
 
@@ -33,12 +38,12 @@ def run(args: argparse.Namespace) -> None:
     from codtdq.convert import record_of
     from codtdq.opening import open_config, open_model, quantize_for
 
-    model = open_model(args.model, args.checkpoint)
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     config = open_config(model, name=args.preset, file=args.config, changes=args.set,
                          overrides=args.overrides, default=args.default_preset)  # fmt: skip
     assert config is not None
     quantized = quantize_for(
-        model, config, dataset=args.calibration, root=args.data, count=args.limit
+        model, config, dataset=args.calibration, root=args.data, count=args.calibration_images
     )
     path = save(quantized, args.out)
     size = sum(file.stat().st_size for file in Path(path).iterdir())

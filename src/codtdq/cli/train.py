@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from typing import Any
 
 from codtdq.cli.common import print_json, verb
@@ -18,6 +19,10 @@ def register(verbs: Any) -> None:
          "--holdout 100 --steps 4500", "... --resume"],
     )  # fmt: skip
     add_train_arguments(parser)
+    parser.add_argument(
+        "--export", metavar="FILE",
+        help="at the end, write the averaged weights (fp16 safetensors) and a model card",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -26,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
     from codtdq.training.command import exit_code, run_train, summary
 
     result = run_train(args)
+    if args.export:
+        from codtdq.training import export
+
+        export(result.out_dir, args.export, date=datetime.date.today().isoformat())
     if args.json:
         print_json({"out": str(result.out_dir), "step": result.step, "steps": result.steps,
                     "stopped_by": result.stopped_by, "scores": result.scores})  # fmt: skip

@@ -186,7 +186,7 @@ def _blank(site: Site) -> PackedWeight:
 def _radius(site: Site, radius: Tensor | None, device: torch.device, empty: bool) -> Tensor:
     if empty:
         assert site.activation is not None
-        count = 1 if site.activation.mode == "per_tensor" else site.in_channels
+        count = 1 if site.activation.mode == "per_tensor" else site.inputs
         return torch.zeros(count, device=device)
     assert radius is not None, "a static site needs calibrated radii"
     return radius.float()

@@ -9,7 +9,6 @@ offset channel 2k is dy_k, 2k+1 is dx_k, both in pixels.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -71,8 +70,6 @@ class GuidedDeformConv(nn.Module):
 
     edge_guided: multiply the offsets with ones predicted from an edge map.
     """
-
-    quant_roles: ClassVar[dict[str, str]] = {"deform_conv": "conv"}
 
     def __init__(self, in_channels: int, out_channels: int, *, edge_guided: bool) -> None:
         super().__init__()

@@ -123,6 +123,6 @@ def create_model(name: str, checkpoint: str | Path | None = None) -> nn.Module:
 def _find(name: str) -> tuple[ModelInfo, Callable[[], nn.Module]]:
     if name not in _MODELS:
         close = difflib.get_close_matches(name, _MODELS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"unknown model {name!r}{hint} Known: {', '.join(_MODELS)}")
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(f"unknown model {name!r}{hint}; known: {', '.join(_MODELS)}")
     return _MODELS[name]

@@ -24,7 +24,13 @@ from codtdq.errors import CheckpointError
 
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
-_WRAPPERS = ("state_dict", "model", "params")  # entries that training scripts keep weights under
+_WRAPPERS = (
+    "state_dict",
+    "average",
+    "weights",
+    "model",
+    "params",
+)  # entries that training scripts keep weights under
 _PREFIXES = ("_orig_mod.", "module.")  # added by torch.compile and by data-parallel training
 _SHOWN = 3  # differing keys that an error lists
 
@@ -38,7 +44,7 @@ def load_checkpoint(model: nn.Module, path: str | Path, *, architecture: str) ->
     """Fill `model` with the weights of a file, or raise `CheckpointError` and leave it unchanged.
 
     path: `.pth`/`.pt` (read with `weights_only=True`) or `.safetensors`; the state dict may sit
-        under "state_dict", "model" or "params", its keys may carry `_orig_mod.` and `module.`.
+        under "state_dict", "model" or the like, its keys may carry `_orig_mod.` and `module.`.
     architecture: name of the model, for messages.
     Floating-point tensors are converted to the dtype of the model's own.
     """

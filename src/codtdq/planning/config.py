@@ -61,7 +61,8 @@ class QuantConfig:
 
     Patterns are shell globs over full module names ("encoder.*.fc2"). A pattern that matches no
     operator is an error. Rules and overrides are mappings; where several patterns match, the
-    last one wins. Precedence: rules < w8/keep_a8/skip patterns < first_layer < layer_overrides.
+    last one wins. Precedence: rules < w8 and keep_a8 patterns, first_layer < layer_overrides; an
+    override for an operator that skip_patterns or first_layer keeps float is an error.
     """
 
     name: str = "custom"
@@ -87,6 +88,7 @@ class QuantConfig:
     projection: str = "min"  # "min" (Eq. dcrp) or "guarded"
     literal: bool = False  # Algorithm S1 to the letter
     dcrp_roles: tuple[str, ...] | None = None  # roles that C1 and C2 apply to; None: all
+    dcrp_modes: tuple[str, ...] | None = None  # activation modes that they apply to; None: all
     # which operators
     # the convolution that reads the image: "a8" keeps the image's own 8 bits, "w8a8" its weight
     # too; "quantize" treats it like any other operator; "float" leaves it alone
@@ -109,7 +111,13 @@ class QuantConfig:
     def __post_init__(self) -> None:
         for field in _PAIR_FIELDS:
             object.__setattr__(self, field, _as_pairs(field, getattr(self, field)))
-        for field in ("skip_patterns", "w8_patterns", "keep_a8_patterns", "dcrp_roles"):
+        for field in (
+            "skip_patterns",
+            "w8_patterns",
+            "keep_a8_patterns",
+            "dcrp_roles",
+            "dcrp_modes",
+        ):
             object.__setattr__(self, field, _as_names(field, getattr(self, field)))
         self._check_choices()
         self._check_modes()
@@ -142,6 +150,8 @@ class QuantConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: true, false")
         for role in self.dcrp_roles or ():
             check_choice("dcrp_roles", role, ROLES)
+        for mode in self.dcrp_modes or ():
+            check_choice("dcrp_modes", mode, MODES)
         for pattern, role in self.role_patterns:
             check_choice(f"role_patterns[{pattern!r}]", role, ROLES)
 
@@ -242,7 +252,7 @@ def _as_pairs(field: str, value: Any) -> Pairs:
 
 
 def _as_names(field: str, value: Any) -> tuple[str, ...] | None:
-    if value is None and field == "dcrp_roles":
+    if value is None and field in ("dcrp_roles", "dcrp_modes"):
         return None
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"{field} is {value!r}; accepted: a list of strings")

@@ -33,6 +33,7 @@ class Site:
     kind: str  # linear, conv, depthwise, other
     role: str  # attention, mlp, linear, conv, depthwise, first, other
     shape: tuple[int, ...]  # of its weight
+    inputs: int  # channels of its input
     weight: WeightSpec | None = None  # None: the weight stays float
     activation: ActivationSpec | None = None  # None: the input stays float
     static: bool = False  # the activation radius is calibrated and fixed
@@ -71,14 +72,8 @@ class Site:
             return 32.0
         if self.activation.mode != "per_token_group":
             return float(self.activation.bits)
-        channels = self.in_channels
-        groups = group_count(channels, self.activation.group_size)
-        return self.activation.bits + SCALE_BITS * groups / channels
-
-    @property
-    def in_channels(self) -> int:
-        """Channels of the input; a depthwise weight has as many rows as inputs."""
-        return self.shape[0] if self.kind == "depthwise" else self.shape[1]
+        groups = group_count(self.inputs, self.activation.group_size)
+        return self.activation.bits + SCALE_BITS * groups / self.inputs
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields; those that hold their default are left out."""

@@ -37,13 +37,15 @@ def _site(op: Operator, config: QuantConfig) -> Site:
     shape = _shape(op.module)
     common: dict[str, Any] = {
         "name": op.name, "type": type(op.module).__name__,
-        "kind": op.kind, "role": op.role, "shape": shape,
+        "kind": op.kind, "role": op.role, "shape": shape, "inputs": _inputs(op.module, shape),
     }  # fmt: skip
     if op.obstacle is not None:
         extra = sum(p.numel() for p in matrices(op.module)) - math.prod(shape)
         return Site(**common, reason=op.obstacle, extra_parameters=extra)
     reason = _wished_float(op, config)
     if reason is not None:
+        if op.name in dict(config.layer_overrides):
+            raise ConfigError(f"layer_overrides names {op.name}, but {reason}; remove one of them")
         return Site(**common, reason=reason, exact=True)
     weight, activation = _apply_overrides(op, config, *_specs(op, config))
     static = config.act_range == "static" and activation is not None
@@ -63,6 +65,29 @@ def _wished_float(op: Operator, config: QuantConfig) -> str | None:
     return None
 
 
+def activation_fields(config: QuantConfig, kind: str, role: str) -> dict[str, Any]:
+    """Fields of the activation record of an operator, before patterns and per-layer overrides.
+
+    kind: linear, conv or depthwise; role: as found in the model, "first" for the image's reader.
+    """
+    first = role == "first"
+    mode = dict(config.act_modes)["first" if first else kind]
+    bounded = (config.dcrp_roles is None or role in config.dcrp_roles) and (
+        config.dcrp_modes is None or mode in config.dcrp_modes
+    )
+    eight = first and config.first_layer in ("a8", "w8a8") and config.act_bits is not None
+    return {
+        "bits": 8 if eight else config.act_bits,
+        "mode": mode,
+        "group_size": config.act_group_size,
+        "percentile": config.act_percentile,
+        "tau": config.tau if bounded else None,
+        "zero_ratio": config.zero_ratio if bounded else None,
+        "projection": config.projection,
+        "literal": config.literal,
+    }
+
+
 def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of the weight and activation records before per-layer overrides."""
     weight = {
@@ -72,23 +97,14 @@ def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str,
             op.name, config.weight_percentile_rules, config.weight_percentile
         ),
     }
-    mode_key = "first" if op.role == "first" else op.kind
-    bounded = config.dcrp_roles is None or op.role in config.dcrp_roles
-    activation = {
-        "bits": config.act_bits,
-        "mode": dict(config.act_modes)[mode_key],
-        "group_size": _last_match(op.name, config.act_group_rules, config.act_group_size),
-        "percentile": config.act_percentile,
-        "tau": config.tau if bounded else None,
-        "zero_ratio": config.zero_ratio if bounded else None,
-        "projection": config.projection,
-        "literal": config.literal,
-    }
-    first = config.first_layer if op.role == "first" else "quantize"
-    if weight["bits"] is not None and (_matches(op.name, config.w8_patterns) or first == "w8a8"):
+    eight = _matches(op.name, config.w8_patterns)
+    eight |= op.role == "first" and config.first_layer == "w8a8"
+    if weight["bits"] is not None and eight:
         weight["bits"] = 8
-    eight = _matches(op.name, config.keep_a8_patterns) or first in ("a8", "w8a8")
-    if activation["bits"] is not None and eight:
+    activation = activation_fields(config, op.kind, op.role)
+    group_size = _last_match(op.name, config.act_group_rules, config.act_group_size)
+    activation["group_size"] = group_size
+    if activation["bits"] is not None and _matches(op.name, config.keep_a8_patterns):
         activation["bits"] = 8
     return weight, activation
 
@@ -156,6 +172,15 @@ def _last_match(name: str, rules: Any, default: Any = None) -> Any:
         if fnmatchcase(name, pattern):
             default = value
     return default
+
+
+def _inputs(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Channels of the input, which a grouped convolution's weight does not show."""
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        return module.in_channels
+    return shape[1]
 
 
 def _shape(module: nn.Module) -> tuple[int, ...]:

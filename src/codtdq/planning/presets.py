@@ -13,6 +13,8 @@ from codtdq.planning.config import KINDS, QuantConfig
 _PER_TENSOR = dict.fromkeys(KINDS, "per_tensor")
 _NO_DCRP: dict[str, Any] = {"tau": None, "zero_ratio": None}
 _SHARED: dict[str, Any] = {"act_modes": _PER_TENSOR}  # ablations without DSTG: one shared range
+# The method proper: where a model declares a shared range (CFRN's convs), DCRP stays out (S1.1).
+_GROUPS: dict[str, Any] = {"dcrp_modes": ("per_token_group",)}
 _NAIVE: dict[str, Any] = {**_SHARED, **_NO_DCRP}
 
 
@@ -56,10 +58,13 @@ PRESETS: dict[str, Preset] = {
     "c2-only": Preset(
         "ablation: shared range under the zero-bin bound only", {"tau": None, **_SHARED}
     ),
-    "cod-tdq": Preset("the paper's method (DSTG + DCRP), made well defined", {}),
-    "cod-tdq-literal": Preset("the paper's Algorithm S1 to the letter", {"literal": True}),
+    "cod-tdq": Preset("the paper's method (DSTG + DCRP), made well defined", _GROUPS),
+    "cod-tdq-literal": Preset(
+        "the paper's Algorithm S1 to the letter", {"literal": True, **_GROUPS}
+    ),
     "cod-tdq-guarded": Preset(
-        "DSTG + DCRP that keeps a bound only where it lowers the error", {"projection": "guarded"}
+        "DSTG + DCRP that keeps a bound only where it lowers the error",
+        {"projection": "guarded", **_GROUPS},
     ),
 }
 

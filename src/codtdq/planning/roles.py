@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.utils import parametrize
 
+from codtdq.planning.config import ROLES
+from codtdq.quantizer.spec import check_choice
+
 IMAGE_CHANNELS = 4  # a convolution with so few inputs reads an image
 QUANTIZABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Conv1d)
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)
@@ -70,6 +73,8 @@ def _declared_roles(
     if inherited is not None:
         yield prefix, inherited
     roles = getattr(module, "quant_roles", None) or {}
+    for child, role in roles.items():
+        check_choice(f"quant_roles[{child!r}] of {type(module).__name__}", role, ROLES)
     for child_name, child in module.named_children():
         full = f"{prefix}.{child_name}" if prefix else child_name
         yield from _declared_roles(child, full, roles.get(child_name, inherited))

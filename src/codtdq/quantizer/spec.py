@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from codtdq.errors import ConfigError
@@ -31,8 +32,7 @@ class ActivationSpec:
         check_positive_int("act_group_size", self.group_size)
         check_share("act_percentile", self.percentile, closed=True)
         check_share("zero_ratio", self.zero_ratio, closed=False)
-        if self.tau is not None and not self.tau > 0:
-            raise ConfigError(f"tau is {self.tau}; accepted: a positive number, or null for no C1")
+        check_positive("tau", self.tau)
         if self.literal and self.projection != "min":
             raise ConfigError("literal=True is Algorithm S1, which has only projection='min'")
 
@@ -68,6 +68,13 @@ def check_positive_int(name: str, value: object) -> None:
     """Raise unless value is a whole number above zero."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{name} is {value!r}; accepted: a whole number of at least 1")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise unless value is None or a finite number above zero."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < math.inf):  # type: ignore[operator]
+        raise ConfigError(f"{name} is {value!r}; accepted: a positive number, or null")
 
 
 def check_share(name: str, value: object, *, closed: bool) -> None:
