@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from codtdq.checkpoint import architecture_of, load_into, read_header, save_model
+from codtdq.checkpoint import load_into, read_header, save_model
 from codtdq.convert import convert
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.models import list_models, model_info
@@ -34,7 +34,7 @@ def preset(name: str, *, model: str | nn.Module | None = None, **changes: Any) -
 
 def plan(model: nn.Module, config: QuantConfig | str) -> QuantPlan:
     """What `quantize` would do: one line per operator, and the totals. Nothing is changed."""
-    return make_plan(model, _config(config, model))
+    return make_plan(_module(model), _config(config, model))
 
 
 def quantize(
@@ -50,7 +50,8 @@ def quantize(
     calibration: batches (tensors, tuples or dicts), for configs that need them.
     inplace: change `model` itself, which saves a copy.
     """
-    return convert(model, _config(config, model), calibration=calibration, inplace=inplace)
+    config = _config(config, _module(model))
+    return convert(model, config, calibration=calibration, inplace=inplace)
 
 
 def save(model: nn.Module, directory: str | Path) -> Path:
@@ -93,8 +94,12 @@ def quantize_activation(
     layout: "last" or "first": where the channels are; by default first for 4-D tensors. A conv1d
         input [B, C, L] needs layout="first".
     """
+    if not isinstance(x, Tensor) or x.ndim == 0:
+        raise ConfigError("quantize_activation takes a tensor [..., C] or [B, C, H, W]")
     if layout is None:
         layout = "first" if x.ndim == 4 else "last"
+    if layout == "first" and x.ndim < 3:
+        raise ConfigError(f"layout='first' needs [B, C, ...]; found a tensor of {x.ndim} axes")
     if isinstance(config, ActivationSpec):
         return _quantize_tensor(x, config, layout=layout)
     config = _config(config, None)
@@ -105,6 +110,12 @@ def quantize_activation(
         raise ConfigError(f"config {config.name!r} keeps activations float (act_bits is null)")
     spec = ActivationSpec(**activation_fields(config, kind, kind))
     return _quantize_tensor(x, spec, layout=layout)
+
+
+def _module(model: object) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}; accepted: a torch.nn.Module")
+    return model
 
 
 def _config(config: QuantConfig | str, model: nn.Module | None) -> QuantConfig:
@@ -119,7 +130,6 @@ def _config(config: QuantConfig | str, model: nn.Module | None) -> QuantConfig:
 
 
 __all__ = [
-    "architecture_of",
     "load",
     "plan",
     "preset",

@@ -63,8 +63,8 @@ def test_changing_a_field_changes_something(field):
     before = codtdq.preset(start.pop("preset", "cod-tdq"), **start)
     after = before.replace(**{field: value})
     if field == "name":
-        assert "other" in str(codtdq.plan(small_net(), after))
-        assert "other" not in str(codtdq.plan(small_net(), before))
+        assert "config        other" in str(codtdq.plan(small_net(), after))
+        assert "config        other" not in str(codtdq.plan(small_net(), before))
         return
     assert not torch.equal(outputs(before, dtype), outputs(after, dtype))
 

@@ -185,7 +185,9 @@ def test_what_cannot_be_quantized_says_why_and_still_works():
     assert "parametrization" in reasons["normed"]
     assert "ConvTranspose1d has no quantized operator" == reasons["up"]
     assert {"mha", "table", "cell"} <= set(reasons)
-    assert "float: OwnForward overrides forward" in str(plan)
+    assert "float, in 8-bit blocks: OwnForward overrides forward" in str(plan)
+    exact = codtdq.plan(model, codtdq.preset("cod-tdq", float_storage="fp32"))
+    assert "float: OwnForward overrides forward" in str(exact)
     assert plan.totals()["parameters"] == sum(p.numel() for p in model.parameters())
     x = torch.randn(2, 6, 16)
     quantized = codtdq.quantize(model, "w8a8")

@@ -63,7 +63,8 @@ def _codes(values, radius, bits):
 def _guard(values, base, bounded, active, bits):
     best, least = None, math.inf
     for fraction in (1.0, 0.75, 0.5, 0.25, 0.0):
-        radius = max(F(base + F(F(fraction) * F(bounded - base))), F(1e-8))
+        between = F(base + F(F(fraction) * F(bounded - base)))
+        radius = max({1.0: bounded, 0.0: base}.get(fraction, between), F(1e-8))
         step, codes = _codes(values, radius, bits)
         error = math.fsum(float(F(v - F(F(c) * step))) ** 2 for v, c in zip(values, codes))
         if error < least:

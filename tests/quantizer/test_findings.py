@@ -21,7 +21,7 @@ def zero_mean_groups():
 
 def test_c1_never_binds_on_zero_mean_groups_of_32():
     for reading in ({"literal": True}, {}):
-        result = quantize(zero_mean_groups(), ActivationSpec(zero_ratio=None, **reading))
+        result = quantize(zero_mean_groups(), ActivationSpec(**reading))
         assert not (result.active == Active.C1).any()
 
 
@@ -98,8 +98,17 @@ def test_ties_go_to_even_and_the_lowest_code_is_never_used():
 def test_values_that_tie_with_the_quantile_survive_in_the_default_reading():
     """20 equal values at the threshold: literally all are zeroed, more than zr allows."""
     x = torch.tensor([[1.0] * 20 + [100.0] * 12])
-    literal = quantize(x, ActivationSpec(literal=True, tau=None))
-    default = quantize(x, ActivationSpec(tau=None))
+    literal = quantize(x, ActivationSpec(literal=True, tau=1e6))
+    default = quantize(x, ActivationSpec(tau=1e6))
     assert literal.zero_mass.item() == 20 / 32
     assert default.zero_mass.item() == 0
     assert abs(default.radius.item() / literal.radius.item() - 1) < 2e-6
+
+
+def test_the_literal_algorithm_projects_only_with_both_bounds():
+    x = torch.nn.functional.gelu(3 * zero_mean_groups())
+    base = quantize(x, ActivationSpec(literal=True, tau=None, zero_ratio=None))
+    for one in ({"tau": None}, {"zero_ratio": None}):
+        alone = quantize(x, ActivationSpec(literal=True, **one))
+        assert torch.equal(alone.radius, base.radius)
+    assert not torch.equal(quantize(x, LITERAL).radius, base.radius)

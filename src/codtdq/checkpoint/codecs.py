@@ -37,7 +37,12 @@ def encode(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 def entry_names(entries: set[str]) -> set[str]:
     """The tensors that a set of stored entries holds."""
-    return {entry.partition("#")[0] for entry in entries}
+    names = set()
+    for entry in entries:
+        for suffix in (NARROW, CODES, VALUES):
+            entry = entry.removesuffix(suffix)
+        names.add(entry)
+    return names
 
 
 def decode(name: str, entries: dict[str, Tensor], dtype: torch.dtype) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +17,69 @@ from codtdq.errors import CheckpointError
 
 FILE_MODE = 0o644
 WEIGHTS, META = "model.safetensors", "codtdq.json"
+NEXT = ".codtdq-next.json"  # the JSON of weights that are about to be put in place
 
 
 def write(directory: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write both files. The JSON comes last and names the hash: it is the commit."""
+    """Write both files so that at every moment the directory holds a whole checkpoint.
+
+    The new JSON is put beside the old one first, then the weights are replaced, then the JSON. A
+    reader who meets the new weights under the old JSON finds their own JSON waiting.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     if directory.exists() and not directory.is_dir():
         raise CheckpointError(f"{directory} is a file; a checkpoint needs a directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    weights = _temporary(directory)
     try:
-        save_file(tensors, str(weights), metadata={"format": "codtdq"})
-        os.chmod(weights, FILE_MODE)  # save_file makes the file anew, for its owner only
-        meta = {**meta, "sha256": sha256(weights)}
-        info = _temporary(directory)
-        try:
-            info.write_text(json.dumps(meta, separators=(",", ":")) + "\n", encoding="utf-8")
+        directory.mkdir(parents=True, exist_ok=True)
+        with (
+            _locked(directory),
+            tempfile.TemporaryDirectory(dir=directory, prefix=".codtdq-") as name,
+        ):
+            weights, info = Path(name) / WEIGHTS, Path(name) / META
+            save_file(tensors, str(weights), metadata={"format": "codtdq"})
+            os.chmod(weights, FILE_MODE)  # save_file makes the file for its owner only
+            text = json.dumps({**meta, "sha256": sha256(weights)}, separators=(",", ":"))
+            info.write_text(text + "\n", encoding="utf-8")
+            os.chmod(info, FILE_MODE)
+            os.replace(info, directory / NEXT)
             os.replace(weights, directory / WEIGHTS)
-            os.replace(info, directory / META)
-        finally:
-            info.unlink(missing_ok=True)
+            os.replace(directory / NEXT, directory / META)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise CheckpointError(f"cannot write {directory}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One writer at a time, where the system has file locks."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        yield
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
-        weights.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """JSON and tensors of one and the same checkpoint, the hash checked."""
+    meta = read_meta(directory)
+    try:
+        return meta, read_tensors(directory, str(meta.get("sha256")))
+    except CheckpointError:
+        waiting = directory / NEXT  # a writer stopped, or is, between the two files
+        candidates = [waiting] if waiting.is_file() else [directory / META]
+        for path in candidates:
+            other = _parse(path)
+            if other.get("sha256") not in (None, meta.get("sha256")):
+                return other, read_tensors(directory, str(other["sha256"]))
+        raise
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
@@ -52,9 +94,13 @@ def read_meta(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{directory} is no codtdq checkpoint: it has no {META} (written by codtdq.save)"
         )
+    return _parse(path)
+
+
+def _parse(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     if not isinstance(meta, dict):
         raise CheckpointError(f"{path} is damaged: expected a JSON object")
@@ -90,13 +136,6 @@ def sha256(path: Path) -> str:
         while piece := stream.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _temporary(directory: Path) -> Path:
-    handle, name = tempfile.mkstemp(dir=directory, prefix=".codtdq-", suffix=".tmp")
-    os.close(handle)
-    os.chmod(name, FILE_MODE)
-    return Path(name)
 
 
 def _looks_pickled(path: Path) -> bool:

@@ -7,6 +7,7 @@ entries would cost more header than data). `codtdq.json` holds everything else.
 
 from __future__ import annotations
 
+import copy
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,14 @@ from torch import Tensor, nn
 
 from codtdq._version import __version__
 from codtdq.checkpoint import codecs, files
-from codtdq.convert.builder import RECORD, QuantRecord, apply_plan, quant_operators, record_of
+from codtdq.convert.builder import (
+    RECORD,
+    QuantRecord,
+    apply_plan,
+    architecture_of,
+    quant_operators,
+    record_of,
+)
 from codtdq.errors import CheckpointError, CodtdqError
 from codtdq.planning import QuantConfig, QuantPlan
 from codtdq.quantizer.floats import BLOCK, BlockFloats
@@ -26,18 +34,12 @@ FORMAT_VERSION = 1
 _FLOATS = ("floats#codes", "floats#low", "floats#step")
 
 
-def architecture_of(model: nn.Module) -> str:
-    """The name under which a model can be built again: registered, or that of its class."""
-    info = getattr(model, "info", None)
-    name = getattr(info, "name", None)
-    return str(name) if name else f"{type(model).__module__}.{type(model).__qualname__}"
-
-
 def save_model(model: nn.Module, directory: str | Path) -> Path:
     """Write a quantized model to a directory; returns the directory."""
     record = record_of(model)
     directory = Path(directory)
     state = model.state_dict()
+    _check_storable(state)
     floats = {n: b for n, b in record.floats.items() if _unchanged(state.get(n), b)}
     tensors: dict[str, Tensor] = {}
     seen: dict[int, str] = {}
@@ -52,7 +54,7 @@ def save_model(model: nn.Module, directory: str | Path) -> Path:
     meta = {
         "format": FORMAT_VERSION,
         "codtdq": __version__,
-        "architecture": architecture_of(model),
+        "architecture": record.architecture,
         "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
         "config": record.plan.config.to_dict(),
         "plan": record.plan.to_dict(),
@@ -67,8 +69,13 @@ def read_header(directory: str | Path) -> dict[str, Any]:
     """The description of a checkpoint, checked for its format version."""
     directory = Path(directory)
     meta = files.read_meta(directory)
+    _check_header(meta, directory)
+    return meta
+
+
+def _check_header(meta: Mapping[str, Any], directory: Path) -> None:
     version = meta.get("format")
-    if not isinstance(version, int):
+    if type(version) is not int or version < 1:
         raise CheckpointError(f"{directory / files.META} has no format version")
     if version > FORMAT_VERSION:
         raise CheckpointError(
@@ -78,7 +85,6 @@ def read_header(directory: str | Path) -> dict[str, Any]:
     missing = {"architecture", "config", "plan", "floats", "sha256"} - set(meta)
     if missing:
         raise CheckpointError(f"{directory / files.META} lacks {', '.join(sorted(missing))}")
-    return meta
 
 
 def load_into(
@@ -89,19 +95,50 @@ def load_into(
     cache_weights: keep dequantized weights beside the packed ones; False trades speed for memory.
     """
     directory = Path(directory)
+    if isinstance(getattr(skeleton, RECORD, None), QuantRecord):
+        raise CheckpointError("the given model is quantized already; pass a float one")
     meta = read_header(directory)
     found, wanted = architecture_of(skeleton), meta["architecture"]
-    if found != wanted:
+    if not _same_architecture(found, wanted):
         raise CheckpointError(f"{directory} holds a {wanted!r}; the given model is a {found!r}")
+    meta, entries = files.read(directory)
+    _check_header(meta, directory)
     plan = _read_plan(meta, directory)
-    entries = files.read_tensors(directory, meta["sha256"])
-    model = apply_plan(skeleton, plan, empty=True)
-    floats = _split(meta["floats"], entries, directory)
-    _fill(model, entries, floats, meta.get("aliases", {}), directory)
-    for operator in quant_operators(model).values():
+    try:
+        floats = _split(meta["floats"], entries, directory)
+        loaded = _resolve(_structure(skeleton, plan), entries, floats, meta, directory)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise CheckpointError(f"{directory} is damaged: {type(error).__name__} {text}") from error
+    # Everything fits: only now is the given model changed.
+    apply_plan(skeleton, plan, empty=True)
+    on_meta = any(p.is_meta for p in skeleton.parameters())
+    skeleton.load_state_dict(loaded, assign=on_meta)
+    for operator in quant_operators(skeleton).values():
         operator.refresh(cache=cache_weights)
-    setattr(model, RECORD, QuantRecord(plan, floats))
-    return model.eval()
+    setattr(skeleton, RECORD, QuantRecord(plan, meta["architecture"], floats))
+    return skeleton.eval()
+
+
+def _same_architecture(found: str, wanted: str) -> bool:
+    """Equal, or one class that a script knows as `__main__.Net` and a module by its own name."""
+    if found == wanted:
+        return True
+    short = {found.rpartition(".")[2], wanted.rpartition(".")[2]}
+    return len(short) == 1 and "__main__" in (found.partition(".")[0], wanted.partition(".")[0])
+
+
+def _structure(skeleton: nn.Module, plan: QuantPlan) -> dict[str, Tensor]:
+    """Names, shapes and dtypes of the quantized state, worked out on a copy without data."""
+    tensors = [*skeleton.parameters(), *skeleton.buffers()]
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        blank = tensor.detach().to("meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(blank, requires_grad=False) if is_parameter else blank
+    twin = copy.deepcopy(skeleton, memo)
+    apply_plan(twin, plan, empty=True)
+    return dict(twin.state_dict())
 
 
 def _read_plan(meta: Mapping[str, Any], directory: Path) -> QuantPlan:
@@ -113,14 +150,15 @@ def _read_plan(meta: Mapping[str, Any], directory: Path) -> QuantPlan:
         raise CheckpointError(f"{directory / files.META}: {error}") from error
 
 
-def _fill(
-    model: nn.Module,
+def _resolve(
+    state: Mapping[str, Tensor],
     entries: dict[str, Tensor],
     floats: dict[str, BlockFloats],
-    aliases: Mapping[str, str],
+    meta: Mapping[str, Any],
     directory: Path,
-) -> None:
-    state = model.state_dict()
+) -> dict[str, Tensor]:
+    """The stored tensor for every name of the state, checked for shape and kind."""
+    aliases: dict[str, str] = dict(meta.get("aliases") or {})
     stored = codecs.entry_names(set(entries)) | set(floats) | set(aliases)
     missing, extra = sorted(set(state) - stored), sorted(stored - set(state))
     if missing or extra:
@@ -136,13 +174,22 @@ def _fill(
             value = floats[source].decode()
         else:
             value = codecs.decode(source, entries, target.dtype)
-        if value.shape != target.shape:
+        same_kind = value.is_floating_point() == target.is_floating_point()
+        if value.shape != target.shape or not same_kind:
             raise CheckpointError(
-                f"{directory}: {name} has shape {tuple(value.shape)}, "
-                f"the model expects {tuple(target.shape)}"
+                f"{directory}: {name} has shape {tuple(value.shape)} and dtype {value.dtype}, "
+                f"the model expects {tuple(target.shape)} and {target.dtype}"
             )
-        loaded[name] = value
-    model.load_state_dict(loaded)
+        loaded[name] = value.to(target.dtype)
+    return loaded
+
+
+def _check_storable(state: Mapping[str, Any]) -> None:
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise CheckpointError(f"{name} is a {type(value).__name__}; only tensors can be saved")
+        if value.layout is not torch.strided or value.is_complex() or value.is_meta:
+            raise CheckpointError(f"{name} is {value.layout} {value.dtype}: it cannot be saved")
 
 
 def _join(floats: Mapping[str, BlockFloats]) -> dict[str, Tensor]:
@@ -185,7 +232,9 @@ def _split(
 
 def _unchanged(tensor: Tensor | None, block: BlockFloats) -> bool:
     """Whether a parameter still holds what its stored form gives back."""
-    return tensor is not None and torch.equal(block.decode().to(tensor.dtype), tensor.cpu())
+    if tensor is None:
+        return False
+    return torch.equal(block.decode().to(tensor.dtype).cpu(), tensor.cpu())
 
 
 def _identity(tensor: Tensor) -> int:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from codtdq.convert.calibrate import (
-    CalibrationContext,
-    reduce_radii,
-    run_calibration,
-)
+from codtdq.convert.calibrate import CalibrationContext, run_calibration
 from codtdq.convert.correction import correct_outputs
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
 from codtdq.layers import Fp32GroupNorm, Fp32LayerNorm, QuantOperator, operator_for
 from codtdq.planning import QuantConfig, QuantPlan, make_plan
+from codtdq.planning.roles import QUANTIZABLE
 from codtdq.quantizer.floats import BlockFloats, encode_floats
 
 RECORD = "quant_record"  # attribute of a quantized model
@@ -30,7 +26,15 @@ class QuantRecord:
     """What a quantized model knows about itself."""
 
     plan: QuantPlan
+    architecture: str  # of the float model
     floats: dict[str, BlockFloats] = field(default_factory=dict)  # parameters in 8-bit blocks
+
+
+def architecture_of(model: nn.Module) -> str:
+    """The name under which a model can be built again: registered, or that of its class."""
+    info = getattr(model, "info", None)
+    name = getattr(info, "name", None)
+    return str(name) if name else f"{type(model).__module__}.{type(model).__qualname__}"
 
 
 def record_of(model: nn.Module) -> QuantRecord:
@@ -53,11 +57,12 @@ def convert(
     if isinstance(getattr(model, RECORD, None), QuantRecord):
         raise ConfigError("the model is quantized already; quantize the float model instead")
     plan = make_plan(model, config)
+    architecture = architecture_of(model)
     _check_weights(model, plan)
     context = CalibrationContext(
         model, channels=False, pairs=config.io_correction != "none", plan=plan
     )
-    if config.needs_calibration:
+    if config.io_correction != "none" or any(site.static for site in plan):
         if calibration is None:
             raise CalibrationError(
                 f"config {config.name!r} needs calibration data (act_range={config.act_range!r}, "
@@ -66,16 +71,16 @@ def convert(
         run_calibration(model, calibration, context)
         plan = _without_unreached(plan, context)
     radii = {
-        name: reduce_radii(per_batch, config.static_reduce, name)
-        for name, per_batch in context.radii.items()
-        if per_batch
+        name: radius.reduced(config.static_reduce, name)
+        for name, radius in context.radii.items()
+        if radius.batches
     }
     if not inplace:
         model = _copy(model, plan)
-    model = apply_plan(model, plan, radii=radii)
+    apply_plan(model, plan, radii=radii)
     if config.io_correction != "none":
         correct_outputs(model, context.pairs, config.io_correction)
-    setattr(model, RECORD, QuantRecord(plan, _round_floats(model, plan)))
+    setattr(model, RECORD, QuantRecord(plan, architecture, _round_floats(model, plan)))
     return model.eval()
 
 
@@ -85,23 +90,22 @@ def apply_plan(
     *,
     radii: dict[str, Tensor] | None = None,
     empty: bool = False,
-) -> nn.Module:
-    """Replace the operators of `model` as the plan says, in place, and return it.
-
-    Only where the model itself is an operator, the returned module is another one.
+) -> None:
+    """Turn the operators of `model` into quantized ones as the plan says, in place.
 
     empty: make the structure only; a checkpoint fills it.
     """
     modules = dict(model.named_modules())
-    swaps: dict[int, nn.Module] = {}
     for site in plan.quantized:
-        old = modules.get(site.name)
-        if old is None or getattr(getattr(old, "weight", None), "shape", None) != site.shape:
+        module = modules.get(site.name)
+        if module is None or _weight_shape(module) != site.shape:
             raise CheckpointError(
                 f"{site.name} {site.shape} of the plan is not an operator of {type(model).__name__}"
             )
-        swaps[id(old)] = operator_for(old).from_float(
-            old, site, compute_dtype=plan.config.compute_dtype,
+    for site in plan.quantized:
+        module = modules[site.name]
+        operator_for(module).adopt(
+            module, site, compute_dtype=plan.config.compute_dtype,
             radius=(radii or {}).get(site.name), empty=empty,
         )  # fmt: skip
     for module in modules.values():
@@ -109,8 +113,21 @@ def apply_plan(
             Fp32LayerNorm.adopt(module)
         if plan.config.fp32_gn and type(module) is nn.GroupNorm:
             Fp32GroupNorm.adopt(module)
-    _swap_children(model, lambda child: swaps.get(id(child)))
-    return swaps.get(id(model), model)
+        _close_fast_path(module)
+
+
+def _weight_shape(module: nn.Module) -> tuple[int, ...] | None:
+    weight = module._parameters.get("weight")
+    quantizable = isinstance(module, QUANTIZABLE)
+    return tuple(weight.shape) if quantizable and weight is not None else None
+
+
+def _close_fast_path(module: nn.Module) -> None:
+    """Torch's fused encoder layer reads weights and never calls its Linear modules."""
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0
+    if isinstance(module, nn.TransformerEncoder):
+        module.enable_nested_tensor = module.use_nested_tensor = False
 
 
 def quant_operators(model: nn.Module) -> dict[str, QuantOperator]:
@@ -118,22 +135,21 @@ def quant_operators(model: nn.Module) -> dict[str, QuantOperator]:
     return {n: m for n, m in model.named_modules() if isinstance(m, QuantOperator)}
 
 
-def _swap_children(model: nn.Module, replacement: Callable[[nn.Module], nn.Module | None]) -> None:
-    """Replace children wherever they appear: a module shared by two parents stays shared."""
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            new = None if child is None else replacement(child)
-            if new is not None:
-                parent._modules[name] = new
-
-
 def _copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
-    """A deep copy that shares the weights which are about to be replaced."""
-    memo: dict[int, Any] = {}
-    for site in plan.quantized:
-        weight = model.get_submodule(site.name)._parameters["weight"]
-        if site.weight is not None:
-            memo[id(weight)] = weight
+    """A deep copy that shares the weights which are about to be replaced.
+
+    A weight that something else owns too (a tied embedding) is copied like all the rest.
+    """
+    replaced = {id(model.get_submodule(site.name)) for site in plan.quantized if site.weight}
+    owners: dict[int, list[bool]] = {}
+    tensors: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                tensors[id(parameter)] = parameter
+                goes = id(module) in replaced and name == "weight"
+                owners.setdefault(id(parameter), []).append(goes)
+    memo: dict[int, Any] = {key: tensors[key] for key, going in owners.items() if all(going)}
     return copy.deepcopy(model, memo)
 
 
@@ -142,7 +158,7 @@ def _without_unreached(plan: QuantPlan, context: CalibrationContext) -> QuantPla
 
     Released networks carry layers that never run (classification heads, unused decoders).
     """
-    unreached = {name for name, per_batch in context.radii.items() if not per_batch}
+    unreached = {name for name, radius in context.radii.items() if not radius.batches}
     if unreached and len(unreached) == len(context.radii):
         raise CalibrationError("the calibration batches reached no operator of the model")
     sites = tuple(

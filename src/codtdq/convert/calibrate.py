@@ -34,11 +34,13 @@ class ChannelStats:
 
     def update(self, rows: Tensor) -> None:
         """Take in rows [N, C]."""
+        if not rows.numel():
+            return
         magnitude = rows.double().abs()
         if self.absmax is None or self._abs_sum is None or self._square_sum is None:
-            self.absmax = torch.zeros(rows.shape[1])
-            self._abs_sum = torch.zeros(rows.shape[1], dtype=torch.float64)
-            self._square_sum = torch.zeros(rows.shape[1], dtype=torch.float64)
+            self.absmax = rows.new_zeros(rows.shape[1], dtype=torch.float32)
+            self._abs_sum = rows.new_zeros(rows.shape[1], dtype=torch.float64)
+            self._square_sum = rows.new_zeros(rows.shape[1], dtype=torch.float64)
         self.absmax = torch.maximum(self.absmax, magnitude.amax(0).float())
         self._abs_sum += magnitude.sum(0)
         self._square_sum += magnitude.square().sum(0)
@@ -47,14 +49,41 @@ class ChannelStats:
     @property
     def mean_abs(self) -> Tensor:
         """Mean of |x| per channel."""
-        assert self._abs_sum is not None
+        if self._abs_sum is None:
+            raise CalibrationError("no batch reached this operator: it has no statistics")
         return (self._abs_sum / self.rows).float()
 
     @property
     def rms(self) -> Tensor:
         """Root mean square per channel."""
-        assert self._square_sum is not None
+        if self._square_sum is None:
+            raise CalibrationError("no batch reached this operator: it has no statistics")
         return (self._square_sum / self.rows).sqrt().float()
+
+
+@dataclass
+class RadiusStats:
+    """Running maximum and mean of the radii that the quantizer would choose, batch by batch."""
+
+    batches: int = 0
+    _maximum: Tensor | None = None
+    _total: Tensor | None = None
+
+    def update(self, radius: Tensor) -> None:
+        """Take in the radii of one batch, [1] or [C]."""
+        if self._maximum is None or self._total is None:
+            self._maximum, self._total = radius.clone(), torch.zeros_like(radius).double()
+        self._maximum = torch.maximum(self._maximum, radius)
+        self._total += radius.double()
+        self.batches += 1
+
+    def reduced(self, how: str, name: str) -> Tensor:
+        """One fixed radius from those of all batches: "max" or "mean"."""
+        assert self._maximum is not None and self._total is not None
+        radius = self._maximum if how == "max" else (self._total / self.batches).float()
+        if not bool(radius.isfinite().all()):
+            raise CalibrationError(f"{name} got NaN or infinite inputs during calibration")
+        return radius
 
 
 @dataclass
@@ -111,7 +140,7 @@ class CalibrationContext:
     ) -> None:
         self.channels: dict[str, ChannelStats] = {}
         self.pairs: dict[str, PairReservoir] = {}
-        self.radii: dict[str, list[Tensor]] = {}
+        self.radii: dict[str, RadiusStats] = {}
         self._model = model
         self._want = (channels, conv, pairs)
         self._static = {s.name: s for s in plan or () if s.static}
@@ -130,7 +159,7 @@ class CalibrationContext:
             if name in self._static:
                 jobs.append(self._radius_job(self._static[name]))
             if jobs:
-                self._handles.append(module.register_forward_hook(_hook(jobs)))
+                self._handles.append(module.register_forward_hook(_hook(jobs), with_kwargs=True))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -155,14 +184,14 @@ class CalibrationContext:
         return job
 
     def _radius_job(self, site: Site) -> Callable[[nn.Module, Tensor, Tensor], None]:
-        radii = self.radii.setdefault(site.name, [])
+        radii = self.radii.setdefault(site.name, RadiusStats())
         spec = site.activation
         assert spec is not None
 
         def job(module: nn.Module, x: Tensor, y: Tensor) -> None:
             if x.numel():
                 tokens = _token_rows(module, x)
-                radii.append(project(grouping.split(tokens, spec), spec).radius)
+                radii.update(project(grouping.split(tokens, spec), spec).radius)
 
         return job
 
@@ -174,33 +203,41 @@ def run_calibration(
 
     A batch is whatever the model takes: a tensor, a tuple of arguments or a dict of keywords.
     """
-    was_training = model.training
-    model.eval()
+    modes = {module: module.training for module in model.modules()}
     count = 0
     try:
+        model.eval()
         with torch.no_grad(), context:
-            for batch in track(batches, "calibrating"):
-                _call(model, batch)
+            for batch in track(_checked(batches), "calibrating"):
+                try:
+                    _call(model, batch)
+                except (RuntimeError, TypeError, ValueError) as error:
+                    text = " ".join(str(error).split())
+                    raise CalibrationError(
+                        f"calibration batch {count} does not fit the model: {text}"
+                    ) from error
                 count += 1
     finally:
-        model.train(was_training)
+        for module, training in modes.items():
+            module.training = training  # frozen parts of a model in training stay frozen
     if count == 0:
         raise CalibrationError("calibration got no batches; pass at least one")
     return context
 
 
-def reduce_radii(radii: list[Tensor], how: str, name: str) -> Tensor:
-    """One fixed radius from those of all batches."""
-    stacked = torch.stack(radii)
-    if not bool(stacked.isfinite().all()):
-        raise CalibrationError(f"{name} got NaN or infinite inputs during calibration")
-    return stacked.amax(0) if how == "max" else stacked.mean(0)
+def _checked(batches: Any) -> Iterable[Any]:
+    if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+        raise CalibrationError(
+            f"calibration is a {type(batches).__name__}; pass a list or other iterable of batches"
+        )
+    return batches
 
 
 def _hook(jobs: list[Callable[[nn.Module, Tensor, Tensor], None]]) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        x = args[0] if args else kwargs["input"]
         for job in jobs:
-            job(module, args[0].detach(), output.detach())
+            job(module, x.detach(), output.detach())
 
     return hook
 

@@ -26,7 +26,7 @@ def _correct(module: QuantLinear, pairs: PairReservoir, mode: str) -> None:
     x, wanted = pairs.rows()
     with torch.no_grad():
         got = module(x)
-        slope = torch.ones(wanted.shape[1])
+        slope = torch.ones_like(wanted[0])
         if mode == "affine" and module.site.weight is not None:
             spread = got - got.mean(0)
             power = spread.square().sum(0)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.checkpoint import architecture_of
-from codtdq.convert.builder import RECORD, QuantRecord
+from codtdq.convert.builder import RECORD, QuantRecord, architecture_of
 from codtdq.environment import environment
 
 

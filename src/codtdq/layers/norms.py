@@ -31,16 +31,18 @@ class _Fp32Norm(nn.Module):
 class Fp32LayerNorm(_Fp32Norm, nn.LayerNorm):
     """LayerNorm in float32, its result in the dtype of the input."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[..., C] -> [..., C]."""
-        normed = F.layer_norm(x.float(), self.normalized_shape, self.weight, self.bias, self.eps)
-        return normed.to(x.dtype)
+        normed = F.layer_norm(
+            input.float(), self.normalized_shape, self.weight, self.bias, self.eps
+        )
+        return normed.to(input.dtype)
 
 
 class Fp32GroupNorm(_Fp32Norm, nn.GroupNorm):
     """GroupNorm in float32, its result in the dtype of the input."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[B, C, ...] -> [B, C, ...]."""
-        normed = F.group_norm(x.float(), self.num_groups, self.weight, self.bias, self.eps)
-        return normed.to(x.dtype)
+        normed = F.group_norm(input.float(), self.num_groups, self.weight, self.bias, self.eps)
+        return normed.to(input.dtype)

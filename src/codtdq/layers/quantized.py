@@ -20,7 +20,6 @@ from codtdq.quantizer.packing import NIBBLE_BITS, packed_width
 from codtdq.quantizer.weight import row_shape, scale_count
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-_MODULE_STATE = frozenset(vars(nn.Module()))
 Q = TypeVar("Q", bound="QuantOperator")
 
 
@@ -30,11 +29,12 @@ class QuantOperator(nn.Module):
     site: Site
     compute_dtype: torch.dtype
     layout = "last"  # where the channels of the input are
+    model_dtype: torch.dtype  # of the float weight: what code that asks for weight.dtype expects
     # called with (module, result) after each quantization; None while nobody listens
     listener: Callable[[nn.Module, ActivationResult], None] | None
 
     @classmethod
-    def from_float(
+    def adopt(
         cls: type[Q],
         module: nn.Module,
         site: Site,
@@ -43,37 +43,44 @@ class QuantOperator(nn.Module):
         radius: Tensor | None = None,
         empty: bool = False,
     ) -> Q:
-        """Take over a float operator.
+        """Turn a float operator into this class, in place.
+
+        The object stays the same, so hooks and references from elsewhere (lists, tied parents)
+        stay valid and no float twin can be left behind.
 
         radius: fixed activation radii, for a static site.
         empty: leave the state unset; a checkpoint fills it.
         """
-        new = cls.__new__(cls)
-        nn.Module.__init__(new)
-        for key, value in vars(module).items():  # strides, paddings, features: all but tensors
-            if key not in _MODULE_STATE:
-                setattr(new, key, value)
-        new.training = module.training
-        new.site, new.compute_dtype, new.listener = site, DTYPES[compute_dtype], None
-        weight = module._parameters["weight"]
+        weight = module._parameters.pop("weight")
         bias = module._parameters.get("bias")
         assert weight is not None
-        new.register_parameter(
-            "bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        )
+        module.__class__ = cls
+        assert isinstance(module, cls)
+        module.site, module.compute_dtype, module.listener = site, DTYPES[compute_dtype], None
+        module.model_dtype = weight.dtype
+        if bias is not None:
+            module.bias = nn.Parameter(bias.detach(), requires_grad=False)
         if site.weight is None:
-            new.register_buffer("weight_float", weight.detach())
+            module.register_buffer("weight_float", weight.detach())
+        elif empty:
+            module._store(_blank(site, weight.device), cache=False)
         else:
-            new._store(_blank(site) if empty else quantize_weight(weight, site.weight))
+            module._store(quantize_weight(weight, site.weight), cache=True)
         if site.static:
-            new.register_buffer("act_radius", _radius(site, radius, weight.device, empty))
-        return new
+            module.register_buffer("act_radius", _radius(site, radius, weight.device, empty))
+        return module
 
     @property
     def weight(self) -> Tensor:
-        """W_hat in float32, in the shape of the float weight."""
+        """W_hat in the shape of the float weight and the dtype that the model has."""
+        return self._dequantized().to(self.model_dtype)
+
+    def _dequantized(self) -> Tensor:
+        """W_hat in float32, from the cache if there is one."""
         if self.site.weight is None:
-            return self._buffers["weight_float"]  # type: ignore[return-value]
+            weight = self._buffers["weight_float"]
+            assert weight is not None
+            return weight
         cached = self._buffers.get("weight_cache")
         return self.packed_weight().dequantize() if cached is None else cached
 
@@ -99,7 +106,7 @@ class QuantOperator(nn.Module):
     def _input(self, x: Tensor) -> Tensor:
         if self.site.activation is None:
             return x.to(self.compute_dtype)
-        result = self.quantize_input(x)
+        result = self.quantize_input(x.float())  # x_hat is rounded once, to the compute dtype
         if self.listener is not None:
             self.listener(self, result)
         return result.x_hat.to(self.compute_dtype)
@@ -107,14 +114,30 @@ class QuantOperator(nn.Module):
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         bias = self._parameters["bias"]
         return (
-            self.weight.to(self.compute_dtype),
+            self._dequantized().to(self.compute_dtype),
             None if bias is None else bias.to(self.compute_dtype),
         )
 
-    def _store(self, weight: PackedWeight) -> None:
+    def _store(self, weight: PackedWeight, *, cache: bool) -> None:
         self.register_buffer("weight_packed", weight.packed)
         self.register_buffer("weight_scale", weight.scale)
-        self.refresh()
+        self.refresh(cache=cache)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move with the model, but keep scales and radii in float32 when it is cast."""
+
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        device = next(iter(self.buffers())).device
+        self.model_dtype = fn(torch.empty(0, dtype=self.model_dtype, device=device)).dtype
+        return super()._apply(keep_dtype, recurse)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        if self._buffers.get("weight_cache") is not None:
+            self.refresh()  # a cache of the old codes would go on being used
 
     def extra_repr(self) -> str:
         """The shape, then what is quantized."""
@@ -127,27 +150,28 @@ class QuantOperator(nn.Module):
 class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
     """Linear on a quantized input with a quantized weight (Algorithm S1)."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[..., C] -> [..., O], in the dtype of the input."""
         weight, bias = self._weight_and_bias()
-        return F.linear(self._input(x), weight, bias).to(x.dtype)
+        return F.linear(self._input(input), weight, bias).to(input.dtype)
 
 
 class _QuantConv(QuantOperator):
     layout = "first"
     _conv_forward: Callable[..., Any]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, C, *positions] -> [B, O, *positions], in the dtype of the input.
+    def forward(self, input: Tensor) -> Tensor:
+        """[B, C, *positions] -> [B, O, *positions], in dtype and memory layout of the input.
 
         Padding comes after quantization, in whatever mode: a padded pixel has the range of the
         pixel that it repeats, and zeros are exact.
         """
-        if x.ndim == self._batched_ndim() - 1:
-            return self.forward(x.unsqueeze(0)).squeeze(0)  # an unbatched input, as torch takes it
+        if input.ndim == self._batched_ndim() - 1:
+            return self.forward(input.unsqueeze(0)).squeeze(0)  # unbatched, as torch takes it
         weight, bias = self._weight_and_bias()
-        result: Tensor = self._conv_forward(self._input(x), weight, bias)
-        return result.to(x.dtype)
+        result: Tensor = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
+        # tokens are channels-last inside; a caller who passed plain NCHW may call .view next
+        return result.contiguous() if input.is_contiguous() else result
 
     def _batched_ndim(self) -> int:
         return len(self.site.shape)
@@ -173,14 +197,15 @@ def operator_for(module: nn.Module) -> type[QuantOperator]:
     return next(quant for kind, quant in OPERATORS.items() if isinstance(module, kind))
 
 
-def _blank(site: Site) -> PackedWeight:
+def _blank(site: Site, device: torch.device) -> PackedWeight:
     assert site.weight is not None
     shape = torch.Size(site.shape)
     rows, taps, inputs = row_shape(shape)
     width = packed_width(taps * inputs, site.weight.bits)
     dtype = torch.uint8 if site.weight.bits <= NIBBLE_BITS else torch.int8
-    scale = torch.zeros(rows, scale_count(shape, site.weight))
-    return PackedWeight(torch.zeros(rows, width, dtype=dtype), scale, shape, site.weight)
+    scale = torch.zeros(rows, scale_count(shape, site.weight), device=device)
+    packed = torch.zeros(rows, width, dtype=dtype, device=device)
+    return PackedWeight(packed, scale, shape, site.weight)
 
 
 def _radius(site: Site, radius: Tensor | None, device: torch.device, empty: bool) -> Tensor:

@@ -20,6 +20,8 @@ from codtdq.quantizer.spec import (
     WeightSpec,
     check_bits,
     check_choice,
+    check_positive_int,
+    check_share,
 )
 
 KINDS = ("linear", "conv", "depthwise", "first")  # what an activation mode is chosen by
@@ -100,7 +102,7 @@ class QuantConfig:
     weight_group_rules: Pairs = ()  # pattern -> weight group size
     weight_percentile_rules: Pairs = ()  # pattern -> weight clipping percentile
     act_group_rules: Pairs = ()  # pattern -> activation group size
-    layer_overrides: Pairs = ()  # exact name -> {field: value}, applied last
+    layer_overrides: Pairs = ()  # exact name -> {field: value} (pairs inside), applied last
     # around the quantized operators
     fp32_ln: bool = False  # compute LayerNorm in float32 whatever the input's dtype
     fp32_gn: bool = False  # the same for GroupNorm
@@ -119,7 +121,12 @@ class QuantConfig:
             "dcrp_modes",
         ):
             object.__setattr__(self, field, _as_names(field, getattr(self, field)))
+        layers = tuple(
+            (n, _as_pairs(f"layer_overrides[{n!r}]", f)) for n, f in self.layer_overrides
+        )
+        object.__setattr__(self, "layer_overrides", layers)
         self._check_choices()
+        self._check_rules()
         self._check_modes()
         self._check_overrides()
         # The two records repeat the numeric checks; building them once here reports early.
@@ -145,6 +152,8 @@ class QuantConfig:
         check_choice("io_correction", self.io_correction, IO_CORRECTIONS)
         check_choice("compute_dtype", self.compute_dtype, COMPUTE_DTYPES)
         check_choice("float_storage", self.float_storage, FLOAT_STORAGES)
+        if not isinstance(self.name, str):
+            raise ConfigError(f"name is {self.name!r}; accepted: a string")
         for name in ("literal", "fp32_ln", "fp32_gn"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: true, false")
@@ -154,6 +163,12 @@ class QuantConfig:
             check_choice("dcrp_modes", mode, MODES)
         for pattern, role in self.role_patterns:
             check_choice(f"role_patterns[{pattern!r}]", role, ROLES)
+
+    def _check_rules(self) -> None:
+        for pattern, size in (*self.weight_group_rules, *self.act_group_rules):
+            check_positive_int(f"group size of {pattern!r}", size)
+        for pattern, share in self.weight_percentile_rules:
+            check_share(f"percentile of {pattern!r}", share, closed=True)
 
     def _check_modes(self) -> None:
         modes = dict(self.act_modes)
@@ -171,9 +186,7 @@ class QuantConfig:
 
     def _check_overrides(self) -> None:
         for layer, fields in self.layer_overrides:
-            if not isinstance(fields, Mapping):
-                raise ConfigError(f"layer_overrides[{layer!r}] is {fields!r}; accepted: a mapping")
-            for key, value in fields.items():
+            for key, value in fields:
                 _check_key(key, OVERRIDABLE, f"layer_overrides[{layer!r}]")
                 if key in ("weight_bits", "act_bits") and value is not None:
                     check_bits(key, value)
@@ -193,8 +206,10 @@ class QuantConfig:
 
     def with_overrides(self, overrides: Mapping[str, Any] | str | Path) -> QuantConfig:
         """A copy with per-layer overrides from a mapping or a JSON file (S1.1)."""
-        if not isinstance(overrides, Mapping):
+        if isinstance(overrides, str | Path):
             overrides = read_json(overrides)
+        if not isinstance(overrides, Mapping):
+            raise ConfigError(f"overrides is {overrides!r}; accepted: a mapping or a JSON file")
         return self.replace(layer_overrides={**dict(self.layer_overrides), **overrides})
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,7 +217,9 @@ class QuantConfig:
         result: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in _PAIR_FIELDS:
+            if field.name == "layer_overrides":
+                value = {layer: dict(fields) for layer, fields in value}
+            elif field.name in _PAIR_FIELDS:
                 value = dict(value)
             elif isinstance(value, tuple):
                 value = list(value)
@@ -243,12 +260,14 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def _as_pairs(field: str, value: Any) -> Pairs:
-    if isinstance(value, Mapping):
-        return tuple(value.items())
     try:
-        return tuple((str(key), item) for key, item in value)
+        pairs = tuple((key, item) for key, item in dict(value).items())
     except (TypeError, ValueError):
         raise ConfigError(f"{field} is {value!r}; accepted: a mapping") from None
+    for key, _ in pairs:
+        if not isinstance(key, str):
+            raise ConfigError(f"{field} has the key {key!r}; accepted: strings")
+    return pairs
 
 
 def _as_names(field: str, value: Any) -> tuple[str, ...] | None:
@@ -256,13 +275,17 @@ def _as_names(field: str, value: Any) -> tuple[str, ...] | None:
         return None
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"{field} is {value!r}; accepted: a list of strings")
-    return tuple(value)
+    names = tuple(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"{field} has {name!r}; accepted: strings")
+    return names
 
 
-def _check_key(key: str, known: Iterable[str], where: str) -> None:
+def _check_key(key: object, known: Iterable[str], where: str) -> None:
     known = tuple(known)
     if key in known:
         return
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
     raise ConfigError(f"{where} has no field {key!r}; {hint}")

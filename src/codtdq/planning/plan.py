@@ -14,14 +14,16 @@ from typing import Any
 
 import torch
 
+from codtdq.errors import ConfigError
 from codtdq.planning.config import QuantConfig
+from codtdq.quantizer.floats import BLOCK
 from codtdq.quantizer.grouping import group_count
 from codtdq.quantizer.packing import packed_width
 from codtdq.quantizer.spec import ActivationSpec, WeightSpec
 from codtdq.quantizer.weight import row_shape, scale_count
 
 SCALE_BITS = 32  # scales are float32
-FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / 64}
+FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,11 @@ class Site:
     def quantized(self) -> bool:
         """Whether anything about the operator changes."""
         return self.weight is not None or self.activation is not None
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether its float weight is stored like norms and biases (`float_storage`)."""
+        return self.reason is not None and not self.exact
 
     @property
     def parameters(self) -> int:
@@ -105,7 +112,8 @@ class QuantPlan:
 
     config: QuantConfig
     sites: tuple[Site, ...]
-    other_parameters: int  # biases, norms, embeddings: all that is not an operator's weight
+    other_parameters: int  # biases, norms, tables: all that is not an operator's weight
+    parameters: int  # of the whole model
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self.sites)
@@ -115,7 +123,10 @@ class QuantPlan:
 
     def site(self, name: str) -> Site:
         """The site of a module name."""
-        return next(site for site in self.sites if site.name == name)
+        for site in self.sites:
+            if site.name == name:
+                return site
+        raise ConfigError(f"{name!r} is no operator of the plan; {len(self.sites)} are")
 
     @property
     def quantized(self) -> list[Site]:
@@ -124,15 +135,13 @@ class QuantPlan:
 
     def totals(self) -> dict[str, Any]:
         """Parameters, bytes and effective bits, scales included."""
-        weights = sum(site.parameters for site in self.sites)
         low = [site for site in self.sites if site.weight is not None]
         acts = [site.act_bits for site in self.sites if site.activation is not None]
         blocks = FLOAT_BITS[self.config.float_storage] / 8
         stored = self.other_parameters * blocks
         for site in self.sites:
-            plain = site.reason is not None and not site.exact
-            stored += site.parameters * blocks if plain else site.packed_bytes
-        count = weights + self.other_parameters
+            stored += site.parameters * blocks if site.in_blocks else site.packed_bytes
+        count = self.parameters
         low_count = sum(site.parameters for site in low)
         return {
             "operators": len(self.sites),
@@ -152,6 +161,7 @@ class QuantPlan:
         return {
             "sites": [site.to_dict() for site in self.sites],
             "other_parameters": self.other_parameters,
+            "parameters": self.parameters,
             "totals": self.totals(),
         }
 
@@ -159,7 +169,7 @@ class QuantPlan:
     def from_dict(cls, data: Mapping[str, Any], config: QuantConfig) -> QuantPlan:
         """Inverse of `to_dict`."""
         sites = tuple(Site.from_dict(site) for site in data["sites"])
-        return cls(config, sites, data["other_parameters"])
+        return cls(config, sites, data["other_parameters"], data["parameters"])
 
     def __str__(self) -> str:
         from codtdq.planning.text import format_plan

@@ -23,14 +23,14 @@ def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
         raise ConfigError(
             f"{type(model).__name__} has no Linear, Conv1d or Conv2d: there is nothing to quantize"
         )
-    names = [op.name for op in found]
-    _check_patterns(config, names)
+    _check_patterns(config, [op.name for op in found if op.kind != "other"])
     found = [dataclasses.replace(op, role=_role(op, config)) for op in found]
     _check_dcrp_roles(config, found)
     sites = tuple(_site(op, config) for op in found)
     weights = {id(p) for op in found for p in matrices(op.module)}
     other = sum(p.numel() for p in model.parameters() if id(p) not in weights)
-    return QuantPlan(config, sites, other)
+    total = sum(p.numel() for p in model.parameters())  # a tied weight counts once
+    return QuantPlan(config, sites, other, total)
 
 
 def _site(op: Operator, config: QuantConfig) -> Site:
@@ -112,7 +112,7 @@ def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str,
 def _apply_overrides(
     op: Operator, config: QuantConfig, weight: dict[str, Any], activation: dict[str, Any]
 ) -> tuple[WeightSpec | None, ActivationSpec | None]:
-    for key, value in dict(config.layer_overrides).get(op.name, {}).items():
+    for key, value in dict(config.layer_overrides).get(op.name, ()):
         if key.startswith("weight_"):
             weight[key.removeprefix("weight_")] = value
         else:

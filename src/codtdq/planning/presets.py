@@ -84,7 +84,7 @@ def preset(
     changes: further fields of QuantConfig to set.
     """
     if name not in PRESETS:
-        close = difflib.get_close_matches(name, PRESETS, n=1)
+        close = difflib.get_close_matches(str(name), PRESETS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PRESETS)}"
         raise ConfigError(f"unknown preset {name!r}; {hint}")
     config = QuantConfig(name=name, **PRESETS[name].fields)

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
+from codtdq.errors import ConfigError
 from codtdq.planning.config import ROLES
 from codtdq.quantizer.spec import check_choice
 
@@ -43,6 +45,8 @@ def operators(model: nn.Module) -> list[Operator]:
     has_first = "first" in declared.values()
     found: list[Operator] = []
     for name, module in model.named_modules():
+        if any(isinstance(p, UninitializedParameter) for p in module.parameters(recurse=False)):
+            raise ConfigError(f"{name} is lazy and has no weights yet; run the model once first")
         if not _is_operator(module):
             continue
         kind = kind_of(module)
@@ -101,13 +105,15 @@ def _no_operator(module: nn.Module) -> str:
 def _obstacle(name: str, module: nn.Module, model: nn.Module) -> str | None:
     """Why a Linear or Conv cannot be replaced without changing what the model computes."""
     base = next(kind for kind in QUANTIZABLE if isinstance(module, kind))
+    if "forward" in vars(module):
+        return "its forward was replaced on the instance"
+    if not module.weight.numel():  # type: ignore[operator]
+        return "its weight is empty"
     parent = model.get_submodule(name.rpartition(".")[0]) if name else None
     if isinstance(parent, nn.MultiheadAttention):
         return "nn.MultiheadAttention uses its weight directly"
     if parametrize.is_parametrized(module) or "weight" not in module._parameters:
         return "its weight is computed by a hook or parametrization"
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
-        return "it is lazy: run the model once before planning"
     if type(module).forward is not base.forward:
         return f"{type(module).__name__} overrides forward"
     weight = module._parameters["weight"]

@@ -9,7 +9,8 @@ _MODES = {"per_tensor": "tensor", "per_channel": "channel", "per_token_group": "
 
 def format_plan(plan: QuantPlan) -> str:
     """The table that `print(plan)` shows."""
-    rows = [_row(site) for site in plan.sites]
+    blocks = plan.config.float_storage == "block8"
+    rows = [_row(site, blocks) for site in plan.sites]
     header = ("operator", "type", "role", "shape", "weights", "activations")
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in
@@ -18,10 +19,11 @@ def format_plan(plan: QuantPlan) -> str:
     return "\n".join([*lines, *_summary(plan)])
 
 
-def _row(site: Site) -> tuple[str, ...]:
+def _row(site: Site, blocks: bool) -> tuple[str, ...]:
     shape = "x".join(str(side) for side in site.shape)
     if not site.quantized:
-        return (site.name, site.type, site.role, shape, f"float: {site.reason}", "")
+        stored = "float, in 8-bit blocks" if blocks and site.in_blocks else "float"
+        return (site.name, site.type, site.role, shape, f"{stored}: {site.reason}", "")
     return (site.name, site.type, site.role, shape, _weights(site), _activations(site))
 
 
@@ -57,6 +59,8 @@ def _summary(plan: QuantPlan) -> list[str]:
         f"config        {plan.config.name}",
         f"operators     {totals['quantized_operators']} of {totals['operators']} quantized",
         f"parameters    {totals['parameters']:,} ({share:.1%} in low-bit weights)",
+        f"other         {plan.other_parameters:,} parameters (biases, norms, tables) stay float, "
+        f"stored as {'8-bit blocks' if plan.config.float_storage == 'block8' else 'FP32'}",
         f"size          {totals['packed_bytes'] / 2**20:.2f} MiB packed, "
         f"{totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
         f"effective     {totals['bits_per_weight']:.2f} bits per quantized weight, "

@@ -1,4 +1,4 @@
-"""The numerics: rounding, token groups, range projection, weights, packing. Imports torch only."""
+"""The numerics: rounding, token groups, range projection, weights, packing."""
 
 from codtdq.quantizer.activation import ActivationResult, quantize
 from codtdq.quantizer.projection import INFEASIBLE_C1, INFEASIBLE_C2, Active, Projection

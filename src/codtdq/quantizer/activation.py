@@ -96,7 +96,7 @@ class ActivationResult:
 
     @cached_property
     def clip_rate(self) -> Tensor:
-        """Share of real elements that lie outside the radius."""
+        """Share of elements outside the radius (literal reading: padding counts as elements)."""
         outside = self._groups.values.abs() > self.radius.unsqueeze(-1)
         return outside.sum(-1) / self._groups.count()
 

@@ -36,7 +36,7 @@ class BlockFloats:
 
 
 def encode_floats(x: Tensor) -> BlockFloats | None:
-    """Encode a float tensor; None where it holds a NaN or an infinity and must stay as it is."""
+    """Encode a float tensor; None where NaN, infinity or an extreme span forbid it."""
     flat = x.detach().float().flatten()
     if not bool(flat.isfinite().all()):
         return None
@@ -44,6 +44,8 @@ def encode_floats(x: Tensor) -> BlockFloats | None:
     padded = torch.cat((flat, flat[-1:].expand(short))).reshape(-1, BLOCK)  # repeats add no span
     low, high = padded.amin(-1), padded.amax(-1)
     step = (high - low) / (LEVELS - 1)
+    if not bool(step.isfinite().all()):
+        return None  # the span of a block is beyond float32
     safe = torch.where(step > 0, step, torch.ones_like(step))
     codes = encode_affine(padded, low.unsqueeze(-1), safe.unsqueeze(-1), LEVELS)
     return BlockFloats(codes.flatten()[: flat.numel()].to(torch.uint8), low, step, x.shape)

@@ -132,19 +132,21 @@ def all_finite(groups: Groups) -> Tensor:
 
 
 def _project_literal(groups: Groups, base: Tensor, spec: ActivationSpec) -> tuple[Tensor, Tensor]:
-    """Algorithm S1, step 4: a bare minimum of the bounds, padding and zeros counted."""
+    """Algorithm S1, step 4: a bare minimum of the bounds, padding and zeros counted.
+
+    "If both tau and zr are provided": with one of them alone the base radius stays.
+    """
     qmax = qmax_of(spec.bits)
-    radius, active = base, torch.zeros_like(base, dtype=torch.uint8)
-    if spec.tau is not None:
-        bound = qmax * spec.tau * group_std(groups)
-        active = active.masked_fill(bound < radius, Active.C1)
-        radius = torch.minimum(radius, bound)
-    if spec.zero_ratio is not None:
-        rank = rank_of(spec.zero_ratio, groups.values.shape[-1])
-        bound = 2 * qmax * kth_smallest(groups.magnitude(), rank)
-        active = active.masked_fill(bound < radius, Active.C2)
-        radius = torch.minimum(radius, bound)
-    return radius, active
+    active = torch.zeros_like(base, dtype=torch.uint8)
+    if spec.tau is None or spec.zero_ratio is None:
+        return base, active
+    bound = qmax * spec.tau * group_std(groups)
+    active = active.masked_fill(bound < base, Active.C1)
+    radius = torch.minimum(base, bound)
+    rank = rank_of(spec.zero_ratio, groups.values.shape[-1])
+    bound = 2 * qmax * kth_smallest(groups.magnitude(), rank)
+    active = active.masked_fill(bound < radius, Active.C2)
+    return torch.minimum(radius, bound), active
 
 
 def _project_defined(
@@ -208,7 +210,8 @@ def _guard(
     low, high = bounded[tighter], base[tighter]
     best, least = low, torch.full_like(low, math.inf, dtype=torch.float64)
     for fraction in GUARD_FRACTIONS:
-        radius = (high + fraction * (low - high)).clamp(min=EPS)
+        radius = low if fraction == 1 else high if fraction == 0 else high + fraction * (low - high)
+        radius = radius.clamp(min=EPS)
         step = step_of(radius, bits).unsqueeze(-1)
         error = x - decode(encode(x, radius.unsqueeze(-1), step, bits), step)
         total = error.double().square().sum(dim=-1)
