@@ -119,14 +119,15 @@ def test_dcrp_attn_bounds_attention_only():
 
 def test_the_method_leaves_declared_shared_ranges_unbounded():
     """S1.1: CFRN's convolutions share a range and do not pass through DCRP."""
-    plan = codtdq.plan(
-        codtdq.models.build_model("cfrn-small"), codtdq.preset("cod-tdq", model="cfrn-small")
-    )
+    model = codtdq.models.build_model("cfrn-small")
+    plan = codtdq.plan(model, codtdq.preset("cod-tdq", model="cfrn-small"))
     for site in plan:
         bounded = site.activation.tau is not None
         assert bounded == (site.activation.mode == "per_token_group"), site.name
     assert {s.activation.mode for s in plan if s.kind == "conv"} == {"per_tensor"}
     assert all(s.activation.tau for s in codtdq.plan(small_net(), "dcrp-only"))
+    ours = codtdq.plan(model, codtdq.preset("cod-tdq-guarded", model="cfrn-small"))
+    assert {s.activation.mode for s in ours} == {"per_token_group"}
 
 
 def test_an_override_for_a_skipped_layer_is_an_error():

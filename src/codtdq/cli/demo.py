@@ -15,7 +15,7 @@ def register(verbs: Any) -> None:
     parser = verb(verbs, "demo", "quantize and score the two small models that come with codtdq",
                   ["", "--limit 16 --out my-demo"])  # fmt: skip
     parser.add_argument("--limit", type=int, default=None, metavar="N",
-                        help="synthetic test images per setting (default 48)")  # fmt: skip
+                        help="synthetic test images per setting (default 32)")  # fmt: skip
     parser.add_argument("--out", default="demo", metavar="DIR", help="folder for the picture")
     parser.set_defaults(run=run)
 

@@ -24,6 +24,8 @@ class Preset:
 
     description: str
     fields: Mapping[str, Any]
+    # whether the activation modes that a model declares as the paper's setting replace token groups
+    follows_model: bool = True
 
 
 PRESETS: dict[str, Preset] = {
@@ -63,8 +65,9 @@ PRESETS: dict[str, Preset] = {
         "the paper's Algorithm S1 to the letter", {"literal": True, **_GROUPS}
     ),
     "cod-tdq-guarded": Preset(
-        "DSTG + DCRP that keeps a bound only where it lowers the error",
+        "token groups everywhere, a bound kept only where it lowers the error",
         {"projection": "guarded", **_GROUPS},
+        follows_model=False,
     ),
 }
 
@@ -80,7 +83,8 @@ def preset(
     """The config of a preset.
 
     declared_modes: activation modes by kind that a model declares as the paper's setting for it.
-        They replace the preset's token groups only: a preset with a shared range stays what it is.
+        They replace the token groups of presets that follow the paper; a preset with a shared
+        range, and one that is ours (`cod-tdq-guarded`), stays what it is.
     changes: further fields of QuantConfig to set.
     """
     if name not in PRESETS:
@@ -88,6 +92,7 @@ def preset(
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PRESETS)}"
         raise ConfigError(f"unknown preset {name!r}; {hint}")
     config = QuantConfig(name=name, **PRESETS[name].fields)
-    if declared_modes and "per_token_group" in dict(config.act_modes).values():
+    grouped = "per_token_group" in dict(config.act_modes).values()
+    if declared_modes and grouped and PRESETS[name].follows_model:
         config = config.replace(act_modes={**dict(config.act_modes), **declared_modes})
     return config.replace(**changes) if changes else config

@@ -1,0 +1,63 @@
+"""`codtdq demo` on a few images: all settings, both models, the worst layers and a picture."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from codtdq.cli import main
+from codtdq.demo import MODELS, SETTINGS, DemoResult, conclusions
+from codtdq.evaluation import LayerLoss
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """One run for all tests: it takes a while."""
+    import contextlib
+    import io
+
+    out = tmp_path_factory.mktemp("demo")
+    stdout = io.StringIO()
+    with contextlib.redirect_stdout(stdout):
+        code = main(["demo", "--limit", "4", "--out", str(out), "--json"])
+    assert code == 0
+    return json.loads(stdout.getvalue()), out
+
+
+def test_every_setting_of_both_models_is_scored(demo):
+    data, _ = demo
+    assert set(data["scores"]) == set(MODELS)
+    for rows in data["scores"].values():
+        assert list(rows) == list(SETTINGS)
+        assert all(0 <= row["S"] <= 1 and row["MAE"] >= 0 for row in rows.values())
+        assert abs(rows["fp32"]["S"] - rows["w8a8"]["S"]) < 0.03
+        assert rows["fp32"] != rows["cod-tdq"]
+    assert data["data"] == "camosynth (synthetic)" and data["execution"] == "simulated"
+
+
+def test_the_worst_layers_are_named_with_their_losses(demo):
+    data, _ = demo
+    for worst in data["worst_layers"].values():
+        assert len(worst) == 5
+        assert [row["sqnr_db"] for row in worst] == sorted(row["sqnr_db"] for row in worst)
+
+
+def test_the_picture_has_a_row_per_image_and_a_column_per_setting(demo):
+    data, out = demo
+    picture = Image.open(out / "demo.png")
+    assert data["picture"] == str(out / "demo.png")
+    assert picture.width > 6 * 140 and picture.height > 8 * 140
+
+
+def test_conclusions_follow_the_numbers():
+    def result(method):
+        row = {"fp32": 0.9, "w4a4": 0.8, "cod-tdq": method, "cod-tdq-guarded": 0.88}
+        scores = {"m": {k: {"S": v} for k, v in row.items()}}
+        loss = LayerLoss("fc2", "mlp", calls=1, clip_rate=0.4)
+        return DemoResult(4, scores, {"m": [loss]})
+
+    assert "over-clips" in conclusions(result(0.7))[0]
+    assert (
+        "helps" in conclusions(result(0.85))[0] and "over-clips" not in conclusions(result(0.85))[0]
+    )
+    assert "fc2 (mlp) clips 40%" in conclusions(result(0.7))[1]
