@@ -112,8 +112,8 @@ def conclusions(result: DemoResult) -> list[str]:
         verdict = _verdict(naive, method)
         lines.append(
             f"{name}: naive W4A4 loses {naive:.3f} of S, the published setting (cod-tdq) loses "
-            f"{method:.3f} and {verdict}; token groups in every layer with clipping weighed against "
-            f"rounding (cod-tdq-guarded) lose {guarded:.3f}."
+            f"{method:.3f} and {verdict}; token groups in every layer with clipping weighed "
+            f"against rounding (cod-tdq-guarded) lose {guarded:.3f}."
         )
         clipped = max(result.worst[name], key=lambda loss: loss.clip_rate)
         lines.append(
