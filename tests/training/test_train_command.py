@@ -42,3 +42,17 @@ def test_signals_become_exit_codes() -> None:
     assert exit_code(result) == 143
     assert "stopped by SIGTERM" in summary(result)
     assert exit_code(TrainResult(out_dir=Path("run"), step=9, steps=9, stopped_by=None)) == 0
+
+
+def test_model_and_sources_default_to_what_comes_with_the_package(monkeypatch, tmp_path):
+    import argparse
+
+    from codtdq.training import command
+
+    seen = {}
+    monkeypatch.setattr(command, "train", lambda *args, **kw: seen.update(args=args, **kw))
+    parser = argparse.ArgumentParser()
+    command.add_train_arguments(parser)
+    command.run_train(parser.parse_args(["--out", str(tmp_path)]))
+    assert seen["args"][0] == "cfrn-small"
+    assert [source.kind for source in seen["sources"]] == ["camosynth", "camosynth-warmup"]

@@ -15,8 +15,9 @@ def register(verbs: Any) -> None:
 
     parser = verb(
         verbs, "train", "train a model; resumable",
-        ["--model cfrn-small --out runs/cfrn --source camosynth:2 --source pairs:CAMO-train:1 "
-         "--holdout 100 --steps 4500", "... --resume"],
+        ["--out runs/first",
+         "--model escnet-small --out runs/e --source camosynth:2 --source pairs:CAMO:1 --holdout 100",
+         "--out runs/first --resume"],
     )  # fmt: skip
     add_train_arguments(parser)
     parser.add_argument(

@@ -30,22 +30,31 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
 )
 
 
+DEFAULT_MODEL = "cfrn-small"
+DEFAULT_SOURCES = ("camosynth", "camosynth-warmup")  # what comes with the package
+DEFAULT_STEPS = 6000
+
+
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the training command on `parser`."""
-    parser.add_argument("--model", required=True, help="registered model, e.g. cfrn-small")
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help=f"registered model (default {DEFAULT_MODEL})"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run")
     parser.add_argument(
         "--source",
         action="append",
-        required=True,
         metavar="KIND[:FOLDER][:WEIGHT]",
         help="camosynth, camosynth-warmup, compose:FOLDER (photos) or pairs:FOLDER (images with "
-        "masks); repeatable",
+        f"masks); repeatable (default {', '.join(DEFAULT_SOURCES)})",
     )
     parser.add_argument(
         "--holdout", type=int, default=0, metavar="N", help="images of each pairs source to keep"
     )
-    parser.add_argument("--steps", type=int, required=True, help="length of the whole run")
+    parser.add_argument(
+        "--steps", type=int, default=DEFAULT_STEPS,
+        help=f"length of the whole run (default {DEFAULT_STEPS})",
+    )  # fmt: skip
     parser.add_argument("--size", type=int, help="image side (default: the model's)")
     parser.add_argument("--loss", help="loss by name (default: the model's)")
     parser.add_argument("--init", metavar="FILE", help="checkpoint to start from")
@@ -67,7 +76,9 @@ def run_train(args: argparse.Namespace) -> TrainResult:
     return train(
         args.model,
         args.out,
-        sources=[parse_source(text, holdout=args.holdout) for text in args.source],
+        sources=[
+            parse_source(text, holdout=args.holdout) for text in args.source or DEFAULT_SOURCES
+        ],
         steps=args.steps,
         size=args.size,
         loss=args.loss,
