@@ -16,7 +16,7 @@ def register(verbs: Any) -> None:
     parser = verb(
         verbs, "train", "train a model; resumable",
         ["--out runs/first",
-         "--model escnet-small --out runs/e --source camosynth:2 --source pairs:CAMO:1 --holdout 100",
+         "--model escnet-small --out runs/e --source camosynth:2 --source pairs:CAMO --holdout 100",
          "--out runs/first --resume"],
     )  # fmt: skip
     add_train_arguments(parser)
