@@ -34,9 +34,10 @@ def random_blob_mask(
     longest = max(rows[1] - rows[0], columns[1] - columns[0]) + cell
     scale = min(scale, 0.92 * size / longest)
     overhang = 0.15 if rng.random() < 0.2 else 0.0
-    down = _resample_weights(size, scale, _place(rng, size, scale, rows, overhang))
-    across = _resample_weights(size, scale, _place(rng, size, scale, columns, overhang))
-    pixels = (down @ distance @ across.T) * np.float32(scale)
+    top = _place(rng, size, scale, rows, overhang)
+    left = _place(rng, size, scale, columns, overhang)
+    tall = _interpolate(distance, size, scale, top)  # [size, S]
+    pixels = _interpolate(tall.T, size, scale, left).T * np.float32(scale)
     ramp = np.clip(0.5 - pixels / max(softness, 1e-3), 0.0, 1.0)
     return np.asarray(ramp * ramp * (3.0 - 2.0 * ramp), dtype=np.float32)
 
@@ -145,10 +146,14 @@ def _place(
     return float(start - extent[0] * scale)
 
 
-def _resample_weights(size: int, scale: float, origin: float) -> FloatArray:
-    """Linear interpolation weights from canvas cells to pixels: float32 [size, S]."""
+def _interpolate(field: FloatArray, size: int, scale: float, origin: float) -> FloatArray:
+    """Canvas rows at pixel centres, linearly interpolated: [S, ...] -> float32 [size, ...].
+
+    Gathered, not multiplied by a weight matrix: BLAS threads would stall other processes.
+    """
     pixels = np.arange(size, dtype=np.float64) + 0.5
     cells = ((pixels - origin) / scale + _REACH) * (_CANVAS - 1) / (2.0 * _REACH)
     cells = np.clip(cells, 0.0, _CANVAS - 1.0)
-    hats = 1.0 - np.abs(cells[:, None] - np.arange(_CANVAS)[None, :])
-    return np.maximum(hats, 0.0).astype(np.float32)
+    low = np.minimum(cells.astype(np.intp), _CANVAS - 2)
+    share = (cells - low).astype(np.float32)[:, None]
+    return field[low] * (1.0 - share) + field[low + 1] * share
