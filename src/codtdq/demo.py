@@ -113,7 +113,7 @@ def conclusions(result: DemoResult) -> list[str]:
         lines.append(
             f"{name}: naive W4A4 loses {naive:.3f} of S, the published setting (cod-tdq) loses "
             f"{method:.3f} and {verdict}; token groups in every layer with clipping weighed "
-            f"against rounding (cod-tdq-guarded) lose {guarded:.3f}."
+            f"against rounding (cod-tdq-guarded) lose {max(guarded, 0.0):.3f}."
         )
         clipped = max(result.worst[name], key=lambda loss: loss.clip_rate)
         lines.append(
