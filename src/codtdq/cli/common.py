@@ -9,9 +9,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from codtdq.planning.presets import PRESETS
+
+if TYPE_CHECKING:
+    from torch import nn
 
 DEFAULT_MODEL = "cfrn-small"
 DEFAULT_DATASET = "camosynth"
@@ -85,6 +88,29 @@ def add_data(parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET)
     parser.add_argument("--limit", type=int, metavar="N", help="use at most N images")
     parser.add_argument(
         "--allow-missing", action="store_true", help="skip files that cannot be paired"
+    )
+
+
+def add_postprocess(parser: argparse.ArgumentParser) -> None:
+    """`--postprocess`."""
+    parser.add_argument(
+        "--postprocess", choices=["sigmoid", "sigmoid-minmax", "binary"],
+        help="how logits become a mask (default: the model's own)",
+    )  # fmt: skip
+
+
+def opened_model(args: argparse.Namespace) -> nn.Module:
+    """The model that the arguments name, quantized if they give a setting or the verb has one."""
+    from codtdq.opening import open_config, open_model, quantize_for
+
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
+    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
+                         overrides=args.overrides, default=args.default_preset)  # fmt: skip
+    if config is None:
+        return model
+    root = getattr(args, "data", None)  # predict has no benchmarks
+    return quantize_for(
+        model, config, dataset=args.calibration, root=root, count=args.calibration_images
     )
 
 

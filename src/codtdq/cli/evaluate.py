@@ -10,7 +10,9 @@ from codtdq.cli.common import (
     add_config,
     add_data,
     add_model,
+    add_postprocess,
     add_weights,
+    opened_model,
     print_json,
     table,
     verb,
@@ -36,10 +38,7 @@ def register(verbs: Any) -> None:
     parser.add_argument("--out", metavar="FILE", help="write a JSON result with provenance")
     parser.add_argument("--resume", action="store_true", help="go on after an interruption")
     parser.add_argument("--batch", type=int, metavar="B", help="images per forward pass")
-    parser.add_argument(
-        "--postprocess", choices=["sigmoid", "sigmoid-minmax", "binary"],
-        help="how logits become a mask (default: the model's own)",
-    )  # fmt: skip
+    add_postprocess(parser)
     parser.set_defaults(run=run)
 
 
@@ -48,16 +47,10 @@ def run(args: argparse.Namespace) -> None:
     from codtdq.data import open_dataset
     from codtdq.errors import ConfigError
     from codtdq.evaluation import evaluate
-    from codtdq.opening import open_config, open_model, quantize_for
 
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
-    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
-                         overrides=args.overrides, default=None)  # fmt: skip
-    if config is not None:
-        model = quantize_for(model, config, dataset=args.calibration, root=args.data,
-                             count=args.calibration_images)  # fmt: skip
+    model = opened_model(args)
     dataset = open_dataset(
         args.dataset, args.data, limit=args.limit, allow_missing=args.allow_missing
     )

@@ -9,7 +9,9 @@ from codtdq.cli.common import (
     add_calibration,
     add_config,
     add_model,
+    add_postprocess,
     add_weights,
+    opened_model,
     print_json,
     verb,
 )
@@ -30,10 +32,7 @@ def register(verbs: Any) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the masks")
     parser.add_argument("--overlay", action="store_true", help="write image + mask pictures too")
     parser.add_argument("--limit", type=int, metavar="N", help="use at most N images per argument")
-    parser.add_argument(
-        "--postprocess", choices=["sigmoid", "sigmoid-minmax", "binary"],
-        help="how logits become a mask (default: the model's own)",
-    )  # fmt: skip
+    add_postprocess(parser)
     parser.set_defaults(run=run)
 
 
@@ -41,14 +40,9 @@ def run(args: argparse.Namespace) -> None:
     """Predict every image and list what was written."""
     from codtdq.data import ImageFolder
     from codtdq.evaluation.masks_to_files import predict_to_files
-    from codtdq.opening import open_config, open_model, quantize_for
 
     sources = [ImageFolder(source, limit=args.limit) for source in args.images]
-    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
-                         overrides=args.overrides, default=None)  # fmt: skip
-    if config is not None:
-        model = quantize_for(model, config, dataset=args.calibration, count=args.calibration_images)
+    model = opened_model(args)
     written = predict_to_files(
         model, sources, args.out, overlay=args.overlay, postprocess=args.postprocess
     )

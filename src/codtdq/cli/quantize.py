@@ -11,6 +11,7 @@ from codtdq.cli.common import (
     add_config,
     add_model,
     add_weights,
+    opened_model,
     print_json,
     verb,
 )
@@ -36,18 +37,12 @@ def run(args: argparse.Namespace) -> None:
     """Quantize, save, and say what became of it."""
     from codtdq.api import save
     from codtdq.convert import record_of
-    from codtdq.opening import open_config, open_model, quantize_for
 
-    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
-                         overrides=args.overrides, default=args.default_preset)  # fmt: skip
-    assert config is not None
-    quantized = quantize_for(
-        model, config, dataset=args.calibration, root=args.data, count=args.calibration_images
-    )
+    quantized = opened_model(args)
     path = save(quantized, args.out)
     size = sum(file.stat().st_size for file in Path(path).iterdir())
-    totals = record_of(quantized).plan.totals()
+    plan = record_of(quantized).plan
+    config, totals = plan.config, plan.totals()
     summary = {"out": str(path), "bytes": size, "config": config.to_dict(), **totals}
     if args.json:
         print_json(summary)
