@@ -12,7 +12,7 @@ import codtdq
 ROOT = Path(codtdq.__file__).parent
 
 # A package may import itself, those listed, and the shared leaves.
-LEAVES = {"errors", "progress", "_version", "environment"}
+LEAVES = {"errors", "progress", "_version", "environment", "importing"}
 ALLOWED = {
     "quantizer": set(),
     "planning": {"quantizer"},
@@ -26,9 +26,12 @@ ALLOWED = {
     "training": {"models", "data", "metrics"},
     "evaluation": {"models", "data", "metrics", "convert", "layers", "checkpoint", "quantizer"},
     "report": set(),
-    "api": {"quantizer", "planning", "layers", "convert", "checkpoint", "models"},
-    "opening": {"api", "checkpoint", "data", "evaluation", "models", "planning"},
+    "tables": set(),
+    "methods": {"quantizer", "planning", "layers", "convert", "checkpoint", "models"},
+    "api": {"quantizer", "planning", "layers", "convert", "checkpoint", "models", "methods"},
+    "opening": {"methods", "api", "checkpoint", "data", "evaluation", "models", "planning"},
     "demo": {"api", "data", "evaluation", "models", "report"},
+    "bench": {"opening", "methods", "evaluation", "data", "models", "convert", "metrics"},
     "doctor": {"models"},
     "cli": None,  # may import everything; nothing may import it
 }

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from codtdq.checkpoint import load_into, read_header, save_model
 from codtdq.convert import convert
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.methods.apply import METHOD_RECORD
+from codtdq.methods.store import is_method_directory, load_method_model, save_method_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
 from codtdq.planning import PRESETS, QuantConfig, QuantPlan, make_plan
@@ -56,6 +58,8 @@ def quantize(
 
 def save(model: nn.Module, directory: str | Path) -> Path:
     """Write a quantized model to a directory, atomically; returns the directory."""
+    if hasattr(model, METHOD_RECORD):
+        return save_method_model(model, directory)
     return save_model(model, directory)
 
 
@@ -68,6 +72,8 @@ def load(
         into the quantized one in place.
     cache_weights: keep dequantized weights in memory; False trades speed for memory.
     """
+    if is_method_directory(directory):
+        return load_method_model(directory, model)
     if model is None:
         architecture = read_header(directory)["architecture"]
         if architecture not in list_models():

@@ -13,6 +13,7 @@ from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
+from codtdq.methods import apply_method, method_info
 from codtdq.models import create_model, list_models, model_info
 from codtdq.planning import QuantConfig
 from codtdq.planning.config import read_json
@@ -68,11 +69,8 @@ def open_config(
         raise ConfigError("--set and --overrides change a setting; give --preset or --config too")
     else:
         return None
-    for change in changes:
-        field, separator, text = change.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {change!r}: expected FIELD=VALUE, e.g. zero_ratio=0.4")
-        config = config.replace(**{field: _value(text)})
+    for field, value in _changes(changes).items():
+        config = config.replace(**{field: value})
     return config if overrides is None else config.with_overrides(read_json(overrides))
 
 
@@ -93,6 +91,34 @@ def quantize_for(
 ) -> nn.Module:  # fmt: skip
     """Quantize a model with whatever calibration its config needs."""
     return quantize(model, config, calibration_for(model, config, dataset, root, count))
+
+
+def method_for(
+    model: nn.Module, method: str, *, changes: Sequence[str] = (), dataset: str | None = None,
+    root: str | None = None, count: int | None = None, seed: int = 0, budget: str = "fast",
+    state_dir: str | Path | None = None,
+) -> nn.Module:  # fmt: skip
+    """Quantize a model by a method of the benchmark, with `FIELD=JSON` changes of its config."""
+    images: Dataset | None = None
+    count = count or CALIBRATION_IMAGES
+    if method_info(method).calibration_images:
+        images = open_dataset(dataset or CALIBRATION_SPLIT, root, limit=count)
+    calibration = None if images is None else CalibrationImages(model, images, count=count)
+    return apply_method(
+        model, method, calibration, seed=seed, budget=budget, changes=_changes(changes),
+        state_dir=state_dir,
+    )  # fmt: skip
+
+
+def _changes(texts: Sequence[str]) -> dict[str, object]:
+    """`FIELD=VALUE` texts as fields."""
+    found: dict[str, object] = {}
+    for change in texts:
+        field, separator, text = change.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {change!r}: expected FIELD=VALUE, e.g. zero_ratio=0.4")
+        found[field] = _value(text)
+    return found
 
 
 def _value(text: str) -> object:

@@ -34,8 +34,13 @@ FORMAT_VERSION = 1
 _FLOATS = ("floats#codes", "floats#low", "floats#step")
 
 
-def save_model(model: nn.Module, directory: str | Path) -> Path:
-    """Write a quantized model to a directory; returns the directory."""
+def save_model(
+    model: nn.Module, directory: str | Path, *, extra: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a quantized model to a directory; returns the directory.
+
+    extra: further entries of the JSON file, e.g. the record of a benchmark method.
+    """
     record = record_of(model)
     directory = Path(directory)
     state = model.state_dict()
@@ -60,6 +65,7 @@ def save_model(model: nn.Module, directory: str | Path) -> Path:
         "plan": record.plan.to_dict(),
         "floats": {name: list(block.shape) for name, block in floats.items()},
         "aliases": aliases,
+        **(extra or {}),
     }
     files.write(directory, {k: v.clone() for k, v in tensors.items()}, meta)
     return directory

@@ -52,8 +52,10 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_config(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """`--preset`, `--config`, `--set`, `--overrides`."""
+def add_config(
+    parser: argparse.ArgumentParser, default: str | None, *, methods: bool = True
+) -> None:
+    """`--preset`, `--config`, `--set`, `--overrides`, and `--method` with its budget and seed."""
     parser.add_argument(
         "--preset", choices=list(PRESETS), default=None, metavar="P",
         help=f"named setting (default {default}); see `codtdq list presets`",
@@ -64,6 +66,16 @@ def add_config(parser: argparse.ArgumentParser, default: str | None) -> None:
         help="change one field of the setting, e.g. --set zero_ratio=0.4",
     )  # fmt: skip
     parser.add_argument("--overrides", metavar="FILE", help="JSON file of per-layer overrides")
+    if methods:
+        parser.add_argument(
+            "--method", metavar="NAME",
+            help="a method of the benchmark instead of a preset; see `codtdq list methods`",
+        )  # fmt: skip
+        parser.add_argument(
+            "--budget", choices=["fast", "paper"], default="fast",
+            help="optimisation steps of methods that reconstruct (default fast)",
+        )  # fmt: skip
+        parser.add_argument("--seed", type=int, default=0, help="random seed of the method")
     parser.set_defaults(default_preset=default)
 
 
@@ -101,14 +113,22 @@ def add_postprocess(parser: argparse.ArgumentParser) -> None:
 
 def opened_model(args: argparse.Namespace) -> nn.Module:
     """The model that the arguments name, quantized if they give a setting or the verb has one."""
-    from codtdq.opening import open_config, open_model, quantize_for
+    from codtdq.errors import ConfigError
+    from codtdq.opening import method_for, open_config, open_model, quantize_for
 
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
+    root = getattr(args, "data", None)  # predict has no benchmarks
+    if args.method is not None:
+        if args.preset or args.config or args.overrides:
+            raise ConfigError("--method excludes --preset, --config and --overrides; use --set")
+        return method_for(
+            model, args.method, changes=args.set, dataset=args.calibration, root=root,
+            count=args.calibration_images, seed=args.seed, budget=args.budget,
+        )  # fmt: skip
     config = open_config(model, name=args.preset, file=args.config, changes=args.set,
                          overrides=args.overrides, default=args.default_preset)  # fmt: skip
     if config is None:
         return model
-    root = getattr(args, "data", None)  # predict has no benchmarks
     return quantize_for(
         model, config, dataset=args.calibration, root=root, count=args.calibration_images
     )

@@ -18,7 +18,7 @@ def register(verbs: Any) -> None:
         ["", "--model escnet-small --preset w4a4", "--set first_layer=quantize --json"],
     )  # fmt: skip
     add_model(parser, packed=False)
-    add_config(parser, "cod-tdq")
+    add_config(parser, "cod-tdq", methods=False)
     parser.set_defaults(run=run_plan)
 
 
@@ -76,20 +76,17 @@ def _presets() -> list[dict[str, Any]]:
 
 
 def _methods() -> list[dict[str, Any]]:
-    from codtdq.planning.presets import PRESETS, preset
+    from codtdq.methods import list_methods, method_info
 
     rows = []
-    for name, entry in PRESETS.items():
-        config = preset(name)
-        low = config.act_bits is not None
+    for name in list_methods():
+        info = method_info(name)
         rows.append({
-            "name": name,
-            "ranges": (config.act_range if low else "-"),
-            "granularity": dict(config.act_modes)["linear"] if low else "-",
-            "weights": "float" if config.weight_bits is None else f"{config.weight_bits} bits",
-            "activations": f"{config.act_bits} bits" if low else "float",
-            "calibration": "128 images" if config.needs_calibration else "none",
-            "description": entry.description,
+            "name": name, "title": info.title, "ranges": info.ranges,
+            "granularity": info.granularity, "calibration": info.calibration_images,
+            "gradients": "yes" if info.gradients else "no",
+            "bits/activation": info.act_bits, "bits/weight": info.weight_bits,
+            "made from": info.evidence, "source": info.source,
         })  # fmt: skip
     return rows
 

@@ -36,19 +36,28 @@ def register(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Quantize, save, and say what became of it."""
     from codtdq.api import save
-    from codtdq.convert import record_of
 
     quantized = opened_model(args)
     path = save(quantized, args.out)
     size = sum(file.stat().st_size for file in Path(path).iterdir())
-    plan = record_of(quantized).plan
-    config, totals = plan.config, plan.totals()
-    summary = {"out": str(path), "bytes": size, "config": config.to_dict(), **totals}
+    summary = {"out": str(path), "bytes": size, **_describe(quantized)}
     if args.json:
         print_json(summary)
-    else:
-        print(
-            f"{path}: {config.name}, {totals['quantized_operators']} of {totals['operators']} "
-            f"operators quantized, {size / 2**20:.2f} MiB "
-            f"({totals['fp32_bytes'] / size:.2f}x smaller than FP32)"
-        )
+        return
+    print(
+        f"{path}: {summary['name']}, {summary['quantized_operators']} of {summary['operators']} "
+        f"operators quantized, {size / 2**20:.2f} MiB "
+        f"({summary['fp32_bytes'] / size:.2f}x smaller than FP32)"
+    )
+
+
+def _describe(model: Any) -> dict[str, Any]:
+    """Name, config and totals, from the plan of a preset or the record of a method."""
+    from codtdq.convert import record_of
+    from codtdq.convert.builder import RECORD
+    from codtdq.methods.apply import describe
+
+    if not hasattr(model, RECORD):
+        return describe(model)
+    plan = record_of(model).plan
+    return {"name": plan.config.name, "config": plan.config.to_dict(), **plan.totals()}

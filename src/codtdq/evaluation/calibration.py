@@ -28,6 +28,11 @@ class CalibrationImages:
         self._info, self._dataset, self._batch = info_of(model), dataset, batch_size
         self._count = min(count, len(dataset))
 
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return self._count
+
     def __len__(self) -> int:
         return -(-self._count // self._batch)
 

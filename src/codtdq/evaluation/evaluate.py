@@ -38,7 +38,12 @@ SAVE_SECONDS = 15.0  # how often a resumable run writes its state
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Scores of a model on a data set, with all that is needed to trust them."""
+    """Scores of a model on a data set, with all that is needed to trust them.
+
+    model_seconds: the part of `seconds` spent inside forward passes.
+    resumed: images that an earlier, interrupted run had scored; `seconds` is without them.
+    suite: the scores before they were averaged, so that parts of a data set can be merged.
+    """
 
     dataset: str
     metrics: dict[str, float]
@@ -47,6 +52,9 @@ class EvalResult:
     settings: dict[str, Any]
     provenance: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    model_seconds: float = 0.0
+    resumed: int = 0
+    suite: MetricSuite = field(default_factory=MetricSuite, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -92,18 +100,19 @@ def evaluate(
            **settings}  # fmt: skip
     state = _State(Path(state_file) if state_file else None, key)
     suite = state.load() if resume else MetricSuite()
+    resumed = len(suite)
     start = time.perf_counter()
     with Progress(f"evaluating {dataset.name}", len(dataset)) as bar:
-        bar.step(len(suite))
+        bar.step(resumed)
         try:
-            _run(model.eval(), info, dataset, settings, suite, state, bar)
+            model_seconds = _run(model.eval(), info, dataset, settings, suite, state, bar)
         except BaseException:
             state.save(suite)
             raise
     state.discard()
     return EvalResult(
         dataset.name, suite.compute(), suite.per_image(), time.perf_counter() - start, settings,
-        origin, list(dataset.notes),
+        origin, list(dataset.notes), model_seconds, resumed, suite,
     )  # fmt: skip
 
 
@@ -115,16 +124,23 @@ def _run(
     suite: MetricSuite,
     state: _State,
     bar: Progress,
-) -> None:
-    """Forward passes here, loading and scoring in threads, both at most a few batches ahead."""
+) -> float:
+    """Forward passes here, loading and scoring in threads, both at most a few batches ahead.
+
+    Returns the seconds spent in the model.
+    """
     batch_size = settings["batch_size"]
+    model_seconds = 0.0
     pending: deque[Future[None]] = deque()
     # One scoring thread keeps the order; it runs while the next forward pass does.
     with ThreadPoolExecutor(2) as loaders, ThreadPoolExecutor(1) as scorer:
         try:
             for batch in _batches(dataset, len(suite), batch_size, settings, info, loaders):
                 samples, inputs = zip(*batch)
-                logits = mask_logits(model, info, torch.stack(inputs))
+                stacked = torch.stack(inputs)
+                before = time.perf_counter()
+                logits = mask_logits(model, info, stacked)
+                model_seconds += time.perf_counter() - before
                 for sample, one in zip(samples, logits):
                     pending.append(
                         scorer.submit(_score, suite, sample, one, settings["postprocess"])
@@ -140,6 +156,7 @@ def _run(
             for pool in (loaders, scorer):
                 pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return model_seconds
 
 
 def _batches(

@@ -25,10 +25,15 @@ def provenance(model: nn.Module) -> dict[str, Any]:
     """JSON-ready facts about a model and the machine that runs it."""
     record = getattr(model, RECORD, None)
     plan = record.plan if isinstance(record, QuantRecord) else None
+    method = getattr(model, "method_record", None)
+    config = plan.config.to_dict() if plan else None
+    if config is None and method is not None:
+        config = {"name": method.name, **method.config}
     return {
         "model": architecture_of(model),
         "model_sha256": model_hash(model),
-        "config": plan.config.to_dict() if plan else None,
-        "execution": "simulated" if plan else "fp32",
+        "config": config,
+        "method": method.to_dict() if method is not None else None,
+        "execution": "fp32" if config is None else "simulated",
         "environment": environment(),
     }

@@ -8,6 +8,7 @@ from codtdq.layers.quantized import (
     QuantOperator,
     operator_for,
 )
+from codtdq.layers.simulated import SimOperator, sim_operators
 
 __all__ = [
     "Fp32GroupNorm",
@@ -16,5 +17,7 @@ __all__ = [
     "QuantConv2d",
     "QuantLinear",
     "QuantOperator",
+    "SimOperator",
     "operator_for",
+    "sim_operators",
 ]

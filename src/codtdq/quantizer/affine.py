@@ -52,3 +52,58 @@ def to_codes(encoded: Tensor) -> Tensor:
 def encode_affine(x: Tensor, low: Tensor, step: Tensor, levels: int) -> Tensor:
     """Unsigned codes 0..levels-1 of x on the grid low + step * code."""
     return torch.clamp(torch.round((x - low) / step), 0, levels - 1)
+
+
+def decode_affine(codes: Tensor, low: Tensor, step: Tensor) -> Tensor:
+    """Values of unsigned codes: low + step * code."""
+    return low + codes * step
+
+
+def nearest(x: Tensor) -> Tensor:
+    """Round half to even: for codes that are no plain grid (exponents, table indices)."""
+    return torch.round(x)
+
+
+def nearest_ste(x: Tensor) -> Tensor:
+    """`nearest` whose gradient is that of the identity (straight through)."""
+    return x + (torch.round(x) - x).detach()
+
+
+def code_limits(bits: int, symmetric: bool) -> tuple[int, int]:
+    """Smallest and largest code: signed around zero, or 0 .. 2^bits - 1 with a zero-point."""
+    return (qmin_of(bits), qmax_of(bits)) if symmetric else (0, 2**bits - 1)
+
+
+def encode_shifted(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    """Codes clip(round(x / step) + zero, low, high), as floats; step and zero broadcast."""
+    return torch.round(x / step).add_(zero).clamp_(low, high)
+
+
+def decode_shifted(codes: Tensor, step: Tensor, zero: Tensor) -> Tensor:
+    """Values step * (code - zero)."""
+    return (codes - zero) * step
+
+
+def fake_shifted(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    """Quantize and dequantize on a grid with a zero-point."""
+    return decode_shifted(encode_shifted(x, step, zero, low, high), step, zero)
+
+
+def fake_shifted_ste(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    """`fake_shifted` with gradients for x (inside the range) and for the step, as LSQ has them."""
+    codes = torch.clamp(nearest_ste(x / step) + zero, low, high)
+    return (codes - zero) * step
+
+
+def grid_of(low: Tensor, high: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """(step, zero) of the grid that spans [low, high]; zero is always a level.
+
+    Symmetric: the larger magnitude sits on the largest code and zero is 0. A constant input, for
+    which the range is empty, gets the smallest step.
+    """
+    if symmetric:
+        step = step_of(torch.maximum(low.abs(), high.abs()), bits)
+        return step, torch.zeros_like(step)
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    step = ((high - low) / (2**bits - 1)).clamp(min=EPS)
+    return step, torch.round(-low / step).clamp(0, 2**bits - 1)

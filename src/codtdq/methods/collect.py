@@ -1,0 +1,165 @@
+"""Calibration statistics of operator inputs, streamed and bounded.
+
+Memory does not grow with the data: per-channel extremes, and at most ROW_VALUES values of sampled
+token rows per operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.errors import CalibrationError
+from codtdq.layers.simulated import input_tokens
+from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.progress import track
+
+ROWS_PER_IMAGE = 64
+See = Callable[[MethodSite, Tensor, Tensor], None]  # (site, input, output)
+ROW_VALUES = 1 << 20  # sampled values kept per operator: 4 MB
+
+
+@dataclass
+class InputStats:
+    """What is kept of one operator's inputs."""
+
+    low: Tensor  # [C] minimum over everything seen
+    high: Tensor  # [C] maximum
+    image_low: Tensor  # [I, C] minimum of each image (of each call)
+    image_high: Tensor  # [I, C]
+    rows: Tensor  # [R, C] sampled token rows
+
+    @property
+    def absmax(self) -> Tensor:
+        """[C] largest magnitude."""
+        return torch.maximum(self.low.abs(), self.high.abs())
+
+
+class _Gather:
+    def __init__(self, generator: torch.Generator, images: int) -> None:
+        self._generator, self._images = generator, images
+        self._low: list[Tensor] = []
+        self._high: list[Tensor] = []
+        self._rows: list[Tensor] = []
+
+    def add(self, tokens: Tensor) -> None:
+        """Take in tokens [B, N, C]."""
+        if not tokens.numel():
+            return
+        self._low.append(tokens.amin(1))
+        self._high.append(tokens.amax(1))
+        share = max(1, ROW_VALUES // (tokens.shape[-1] * max(self._images, 1)))
+        count = min(ROWS_PER_IMAGE, share, tokens.shape[1])
+        for image in tokens:
+            pick = torch.randperm(image.shape[0], generator=self._generator)[:count]
+            self._rows.append(image[pick])
+
+    def stats(self, name: str) -> InputStats:
+        """All that was gathered."""
+        if not self._low:
+            raise CalibrationError(f"no calibration batch reached {name}")
+        low, high = torch.cat(self._low), torch.cat(self._high)
+        if not bool(low.isfinite().all() and high.isfinite().all()):
+            raise CalibrationError(f"{name} got NaN or infinite inputs during calibration")
+        return InputStats(low.amin(0), high.amax(0), low, high, torch.cat(self._rows))
+
+
+def collect_inputs(
+    bench: Workbench, sites: Iterable[MethodSite] | None = None, *, images: int | None = None
+) -> dict[str, InputStats]:
+    """One pass over the calibration images with hooks on all sites (or some).
+
+    The model runs as it is at that moment: float, or quantized as far as it has been installed.
+    """
+    chosen = list(bench.sites if sites is None else sites)
+    count = images or _length(bench.calibration)
+    gathers = {s.name: _Gather(bench.generator("rows", s.name), count) for s in chosen}
+
+    def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
+        gathers[site.name].add(input_tokens(site.module, x))
+
+    observe(bench, chosen, see, images=images)
+    return {name: gather.stats(name) for name, gather in gathers.items()}
+
+
+def observe(
+    bench: Workbench,
+    sites: Iterable[MethodSite],
+    see: See,
+    *,
+    images: int | None = None,
+    label: str = "calibrating",
+) -> None:
+    """Run the calibration images and call `see(site, input, output)` at every site.
+
+    Streaming searches add up the error of each candidate in `see`; nothing is kept.
+    """
+    handles = [
+        site.module.register_forward_hook(_hook(site, see), with_kwargs=True) for site in sites
+    ]
+    total = images or _length(bench.calibration) or None
+    try:
+        with torch.no_grad():
+            for batch in track(bench.batches(images), label, total):
+                run_model(bench.model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def initialise_in_order(
+    bench: Workbench,
+    sites: Iterable[MethodSite],
+    start: Callable[[MethodSite, Tensor], None],
+    batch: Tensor,
+) -> None:
+    """One forward pass in which `start(site, input)` sets up each operator just before it first
+    runs, so that later operators see what earlier ones, already quantized, give.
+    """
+    sites = list(sites)
+    waiting = {site.name for site in sites}
+    for site in sites:
+        bench.install(site)  # still float: a class that changes under a running call comes too late
+
+    def hook_for(site: MethodSite) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if site.name in waiting:
+                waiting.discard(site.name)
+                start(site, args[0] if args else kwargs["input"])
+
+        return hook
+
+    handles = [
+        site.module.register_forward_pre_hook(hook_for(site), with_kwargs=True) for site in sites
+    ]
+    try:
+        with torch.no_grad():
+            run_model(bench.model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def run_model(model: nn.Module, batch: Any) -> Any:
+    """Call a model with a batch: a tensor, a tuple of arguments or a dict of keywords."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+def _hook(site: MethodSite, see: See) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
+        see(site, (args[0] if args else kwargs["input"]).detach(), output.detach())
+
+    return hook
+
+
+def _length(batches: Any) -> int:
+    try:
+        return len(batches)
+    except TypeError:
+        return 0

@@ -1,0 +1,51 @@
+"""Range searches that several methods share: percentiles kept by mean squared error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from codtdq.layers.weight_stores import UniformWeight
+from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of
+
+PERCENTILES = (0.999, 0.9999, 0.99999)
+_QUANTILE_LIMIT = 1 << 23  # torch.quantile refuses inputs of 2^24 values
+
+
+def quantile_rows(rows: Tensor, q: float) -> Tensor:
+    """Quantile of each row: [G, n] -> [G, 1], for any size."""
+    if rows.shape[1] > _QUANTILE_LIMIT:
+        rank = round(q * (rows.shape[1] - 1)) + 1
+        return rows.kthvalue(rank, dim=1, keepdim=True).values
+    chunk = max(1, _QUANTILE_LIMIT // max(rows.shape[1], 1))
+    return torch.cat([torch.quantile(part, q, 1, keepdim=True) for part in rows.split(chunk)])
+
+
+def percentile_grid(
+    rows: Tensor, bits: int, *, symmetric: bool = False, percentiles: Sequence[float] = PERCENTILES
+) -> tuple[Tensor, Tensor]:
+    """(step, zero), each [G, 1]: of the grids between the percentiles 1-p and p of each row of
+    [G, n], the one with the least mean squared error.
+    """
+    limits = code_limits(bits, symmetric)
+    best: tuple[Tensor, Tensor, Tensor] | None = None
+    for p in percentiles:
+        step, zero = grid_of(quantile_rows(rows, 1 - p), quantile_rows(rows, p), bits, symmetric)
+        error = (fake_shifted(rows, step, zero, *limits) - rows).square().mean(1, keepdim=True)
+        if best is None:
+            best = (error, step, zero)
+        else:
+            better = error < best[0]
+            best = tuple(  # type: ignore[assignment]
+                torch.where(better, new, old) for new, old in zip((error, step, zero), best)
+            )
+    assert best is not None
+    return best[1], best[2]
+
+
+def percentile_weight(weight: Tensor, bits: int, *, symmetric: bool = False) -> UniformWeight:
+    """A weight on per-output-channel grids by `percentile_grid`: a common W4 baseline."""
+    step, zero = percentile_grid(weight.detach().float().flatten(1), bits, symmetric=symmetric)
+    return UniformWeight.quantize(weight, bits, step=step, zero=zero, symmetric=symmetric)

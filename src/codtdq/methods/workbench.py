@@ -1,0 +1,146 @@
+"""The workbench: a copy of the model, what was traced of it, and the tools to change it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.errors import CalibrationError
+from codtdq.layers.input_quantizers import InputQuantizer
+from codtdq.layers.simulated import SimOperator, sim_class_for
+from codtdq.layers.weight_stores import WeightStore
+from codtdq.methods.registry import MethodConfig
+from codtdq.planning.graph import ModelGraph, Source, trace
+from codtdq.planning.roles import operators
+
+SEQUENTIAL_PIXELS = 128 * 160 * 160  # of the images that may run as one batch
+
+
+@dataclass(frozen=True)
+class MethodSite:
+    """An operator that a method quantizes."""
+
+    name: str
+    module: nn.Module  # becomes a SimOperator in place when it is installed
+    kind: str  # linear, conv, depthwise
+    role: str  # attention, mlp, linear, conv, depthwise, first
+    source: Source  # what made its input
+    channels: int  # of its input
+    act_bits: int | None  # None: the input stays float
+    weight_bits: int | None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight as it is now: float, or W_hat once installed."""
+        return self.module.weight.detach()  # type: ignore[operator]
+
+
+@dataclass
+class Workbench:
+    """What a method gets: it changes `model` by `install` and by editing norms and weights."""
+
+    model: nn.Module  # a copy in eval mode, gradients off
+    config: Any  # the method's own MethodConfig
+    calibration: Iterable[Any] | None  # batches of images; iterated as often as needed
+    seed: int = 0
+    budget: str = "fast"  # "fast" or "paper": steps of methods that learn
+    state_dir: Path | None = None  # for resumable state, if the caller wants it
+    steps: int = 0  # optimisation steps done, reported with the result
+    notes: dict[str, Any] = field(default_factory=dict)  # facts for the record, JSON-ready
+
+    @cached_property
+    def graph(self) -> ModelGraph:
+        """Traced on the first calibration image."""
+        return trace(self.model, self.first_batch())
+
+    @cached_property
+    def sites(self) -> list[MethodSite]:
+        """Operators in scope, in the order in which they run. Unreached ones stay float."""
+        assert isinstance(self.config, MethodConfig)
+        found = {operator.name: operator for operator in operators(self.model)}
+        result = []
+        for name in self.graph.order:
+            operator = found[name]
+            first = operator.role == "first"
+            act = self.config.act_bits
+            if first and act is not None:
+                act = self.config.first_act_bits
+            site = MethodSite(
+                name, operator.module, operator.kind, operator.role, self.graph.inputs[name],
+                self.graph.widths[name], act, self.config.weight_bits,
+            )  # fmt: skip
+            result.append(site)
+        return result
+
+    def site(self, name: str) -> MethodSite:
+        """A site by operator name."""
+        return next(site for site in self.sites if site.name == name)
+
+    def install(
+        self,
+        site: MethodSite,
+        *,
+        inputs: InputQuantizer | None = None,
+        weight: WeightStore | None = None,
+    ) -> SimOperator:
+        """Plug a scheme into an operator, or exchange those of one that is installed already.
+
+        None leaves a part as it is (float at first).
+        """
+        module = site.module
+        if isinstance(module, SimOperator):
+            if inputs is not None:
+                module.input_quantizer = inputs
+            if weight is not None:
+                module.weight_store = weight
+                module.refresh()
+            return module
+        return sim_class_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
+
+    def batches(self, images: int | None = None) -> Iterator[Any]:
+        """Calibration batches, at most `images` of them images."""
+        left = images
+        for batch in self._calibration():
+            if left is not None and left <= 0:
+                return
+            if left is not None and isinstance(batch, Tensor) and batch.shape[0] > left:
+                batch = batch[:left]
+            yield batch
+            if left is not None:
+                left -= batch.shape[0] if isinstance(batch, Tensor) else 1
+
+    def first_batch(self) -> Any:
+        """One image (or one batch that is no plain tensor)."""
+        batch = next(iter(self._calibration()), None)
+        if batch is None:
+            raise CalibrationError("calibration got no batches; pass at least one")
+        return batch[:1] if isinstance(batch, Tensor) else batch
+
+    def joint_batch(self, images: int | None = None) -> Tensor:
+        """Calibration images as one tensor, as many as fit SEQUENTIAL_PIXELS, for methods whose
+        quantizers are set on the fly inside one forward pass.
+        """
+        first = self.first_batch()
+        if not isinstance(first, Tensor):
+            kind = type(first).__name__
+            raise CalibrationError(f"this method joins calibration batches: tensors, not {kind}")
+        fits = max(1, SEQUENTIAL_PIXELS // max(first[0, 0].numel(), 1))
+        count = min(fits, images) if images is not None else fits
+        return torch.cat(list(itertools.islice(self.batches(count), count)))[:count]
+
+    def generator(self, *key: object) -> torch.Generator:
+        """A generator of its own for every purpose, the same in every run with this seed."""
+        digest = sum((i + 1) * b for i, b in enumerate(repr((self.seed, *key)).encode()))
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + digest)
+
+    def _calibration(self) -> Iterable[Any]:
+        if self.calibration is None:
+            raise CalibrationError("this method needs calibration data; pass calibration=batches")
+        return self.calibration

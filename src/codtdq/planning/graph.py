@@ -1,0 +1,223 @@
+"""What feeds what: found by running the model once and following its tensors.
+
+For every operator: what produced its input (a norm, GELU, another operator, ...), which operators
+read the same tensor, and in which order they run. For every norm: which operators read it, and
+whether nothing else does, so that its affine part may be folded into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from codtdq.errors import ConfigError
+from codtdq.planning.roles import NORMS, operators
+
+# Functions that move values about without changing them or mixing channels.
+_TRANSPORT = frozenset(
+    "view reshape permute transpose flatten unflatten contiguous clone unsqueeze squeeze expand "
+    "roll movedim moveaxis swapaxes swapdims to float detach view_as reshape_as dropout "
+    "__get__".split()
+)
+_PADDING = frozenset({"pad"})
+_ACTIVATIONS = {
+    "gelu": "gelu", "relu": "relu", "relu_": "relu", "relu6": "relu", "silu": "silu",
+    "sigmoid": "sigmoid", "softmax": "softmax", "scaled_dot_product_attention": "attention",
+    "leaky_relu": "leaky_relu", "hardswish": "hardswish", "tanh": "tanh", "cat": "cat",
+    "add": "sum", "__add__": "sum", "add_": "sum", "__iadd__": "sum", "interpolate": "resize",
+    "avg_pool2d": "pool", "max_pool2d": "pool", "adaptive_avg_pool2d": "pool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """What made a tensor."""
+
+    kind: str  # norm, operator, image, gelu, relu, attention, sum, cat, ..., other; or several
+    name: str = ""  # of the norm or operator
+    tensor: int = -1  # number of the tensor: equal for operators that read the same values
+    padded: bool = False  # zeros were added on the way
+
+
+@dataclass
+class NormUse:
+    """Where the output of a norm goes."""
+
+    name: str
+    channels: int
+    consumers: list[str] = field(default_factory=list)  # quantizable operators, in order
+    other_uses: list[str] = field(default_factory=list)  # functions that read it as well
+    padded: list[str] = field(default_factory=list)  # consumers before which zeros are padded
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether operators of the same width are the only readers."""
+        return bool(self.consumers) and not self.other_uses
+
+
+@dataclass
+class ModelGraph:
+    """The traced facts."""
+
+    inputs: dict[str, Source] = field(default_factory=dict)  # by operator
+    norms: dict[str, NormUse] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)  # operators as they first run
+    calls: dict[str, int] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)  # input channels by operator
+
+    def sharing(self, name: str) -> list[str]:
+        """All operators that read the same channels as `name`, itself included, in order."""
+        tensor, width = self.inputs[name].tensor, self.widths[name]
+        if tensor < 0:
+            return [name]
+        same = [other for other in self.order if self.inputs[other].tensor == tensor]
+        return [other for other in same if self.widths[other] == width]
+
+
+def trace(model: nn.Module, batch: Any) -> ModelGraph:
+    """Run `model` once on `batch` (a tensor, a tuple of arguments or a dict) and follow it."""
+    graph = ModelGraph()
+    tracer = _Tracer(graph)
+    handles = []
+    norm_names = {n: m for n, m in model.named_modules() if isinstance(m, NORMS)}
+    for name, norm in norm_names.items():
+        graph.norms[name] = NormUse(name, _channels(norm))
+        handles.append(norm.register_forward_hook(tracer.after_norm(name)))
+    for operator in operators(model):
+        if operator.obstacle is None and operator.kind != "other":
+            module, name = operator.module, operator.name
+            handles.append(
+                module.register_forward_pre_hook(tracer.before_operator(name), with_kwargs=True)
+            )
+            handles.append(module.register_forward_hook(tracer.after_operator(name)))
+    training = model.training
+    try:
+        model.eval()
+        with torch.no_grad(), tracer:
+            for leaf in tree_leaves(batch):
+                tracer.mark(leaf, "image")
+            output = _call(model, batch)
+        for leaf in tree_leaves(output):
+            tracer.use(leaf, "the model's output")
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    if not graph.order:
+        raise ConfigError(f"{type(model).__name__} ran no Linear or Conv that could be quantized")
+    graph.widths = {name: _inputs(model, name) for name in graph.order}
+    for norm_use in graph.norms.values():
+        wide = [n for n in norm_use.consumers if graph.widths[n] != norm_use.channels]
+        norm_use.other_uses += [f"{name} (another width)" for name in wide]
+    return graph
+
+
+class _Tracer(TorchFunctionMode):
+    """Keeps the source of every living tensor."""
+
+    def __init__(self, graph: ModelGraph) -> None:
+        super().__init__()
+        self._graph = graph
+        self._sources: Any = WeakTensorKeyDictionary()
+        self._count = 0
+        self._inside = 0  # operators that are running: their own function calls are no uses
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if self._inside:
+            return output
+        name = getattr(func, "__name__", "")
+        tensors = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        if not tensors:
+            return output
+        source = self._sources.get(tensors[0])
+        if name in _TRANSPORT or name in _PADDING:
+            if isinstance(output, Tensor) and output is not tensors[0] and source is not None:
+                padded = source.padded or name in _PADDING
+                self._sources[output] = Source(source.kind, source.name, source.tensor, padded)
+            return output
+        made = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        if made:
+            for tensor in tensors:
+                self.use(tensor, name)
+            for tensor in made:
+                self.mark(tensor, _ACTIVATIONS.get(name, "other"))
+        return output
+
+    def mark(self, tensor: Any, kind: str, name: str = "") -> None:
+        """Give a tensor a new source."""
+        if isinstance(tensor, Tensor):
+            self._sources[tensor] = Source(kind, name, self._count)
+            self._count += 1
+
+    def use(self, tensor: Any, by: str) -> None:
+        """Note that something other than an operator reads the output of a norm."""
+        source = self._sources.get(tensor) if isinstance(tensor, Tensor) else None
+        if source is not None and source.kind == "norm":
+            self._graph.norms[source.name].other_uses.append(by)
+
+    def after_norm(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            self.mark(output, "norm", name)
+
+        return hook
+
+    def before_operator(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            x = args[0] if args else kwargs["input"]
+            source = self._sources.get(x) or Source("other")
+            graph = self._graph
+            known = graph.inputs.get(name)
+            if known is None:
+                graph.order.append(name)
+                graph.inputs[name] = source
+            elif known != source:
+                graph.inputs[name] = Source("several")
+            graph.calls[name] = graph.calls.get(name, 0) + 1
+            if source.kind == "norm":
+                norm = graph.norms[source.name]
+                if known is None:
+                    norm.consumers.append(name)
+                if known is not None and known != source:
+                    norm.other_uses.append(f"{name} (which has other inputs too)")
+                if source.padded and name not in norm.padded:
+                    norm.padded.append(name)
+            if known is not None and known.kind == "norm" and known != source:
+                graph.norms[known.name].other_uses.append(f"{name} (which has other inputs too)")
+            self._inside += 1
+
+        return hook
+
+    def after_operator(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            self._inside -= 1
+            self.mark(output, "operator", name)
+
+        return hook
+
+
+def _channels(norm: nn.Module) -> int:
+    shape = getattr(norm, "normalized_shape", None)
+    if shape is not None:
+        return int(shape[-1]) if len(shape) == 1 else -1
+    return int(getattr(norm, "num_channels", getattr(norm, "num_features", -1)))
+
+
+def _inputs(model: nn.Module, name: str) -> int:
+    module = model.get_submodule(name)
+    return int(getattr(module, "in_features", getattr(module, "in_channels", -1)))
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
