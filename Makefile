@@ -7,7 +7,7 @@ TORCH  ?= torch==2.13.0
 
 .PHONY: demo test test-slow check format clean setup
 
-$(VENV)/.base: pyproject.toml
+$(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/native/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(PY) -m pip install --quiet --disable-pip-version-check -e .

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from codtdq.errors import ConfigError
+from codtdq.native import library
+from codtdq.native.groups import quantize_groups
 from codtdq.quantizer import grouping
 from codtdq.quantizer.affine import EPS, decode, encode, step_of, to_codes
 from codtdq.quantizer.projection import Projection, all_finite, group_std, project
@@ -30,11 +32,19 @@ class ActivationResult:
     x_hat: Tensor  # dequantized values, in the dtype of the input
     projection: Projection
     spec: ActivationSpec
-    _groups: grouping.Groups
-    _encoded: Tensor  # codes as floats, in the shape of the groups
-    _tokens: torch.Size  # shape of the input as tokens, channels last
+    _tokens: Tensor  # the input as tokens, channels last
     _shape: torch.Size  # shape of the input
     _layout: str
+
+    @cached_property
+    def _groups(self) -> grouping.Groups:
+        return grouping.split(self._tokens, self.spec)
+
+    @cached_property
+    def _encoded(self) -> Tensor:
+        """Codes as floats, in the shape of the groups."""
+        c, step = self.radius.unsqueeze(-1), self.step.unsqueeze(-1)
+        return encode(self._groups.values, c, step, self.spec.bits)
 
     @property
     def radius(self) -> Tensor:
@@ -59,7 +69,7 @@ class ActivationResult:
     @cached_property
     def q(self) -> Tensor:
         """Integer codes, int8, in the shape of the input."""
-        codes = to_codes(grouping.merge(self._encoded, self._tokens, self.spec))
+        codes = to_codes(grouping.merge(self._encoded, self._tokens.shape, self.spec))
         return _to_layout(codes, self._shape, self._layout)
 
     @cached_property
@@ -122,14 +132,44 @@ def quantize(
         )
     tokens = x.flatten(2).transpose(1, 2) if layout == "first" else x
     if x.numel() == 0:
-        return _empty(x, tokens.shape, spec)
+        return _empty(x, tokens, spec)
+    if radius is None and _engine_takes(x, spec):
+        x_hat, projection = _by_engine(tokens, spec)
+    else:
+        x_hat, projection = _by_torch(tokens, spec, radius)
+    return ActivationResult(
+        _to_layout(x_hat.to(x.dtype), x.shape, layout), projection, spec, tokens, x.shape, layout
+    )
+
+
+def _by_torch(
+    tokens: Tensor, spec: ActivationSpec, radius: Tensor | None
+) -> tuple[Tensor, Projection]:
+    """The plain path, which defines what any other has to give."""
     groups = grouping.split(tokens, spec)
     projection = project(groups, spec) if radius is None else _fixed(groups, radius, spec)
     c, step = projection.radius.unsqueeze(-1), projection.step.unsqueeze(-1)
     encoded = encode(groups.values, c, step, spec.bits)
-    x_hat = grouping.merge(decode(encoded, step), tokens.shape, spec).to(x.dtype)
-    x_hat = _to_layout(x_hat, x.shape, layout)
-    return ActivationResult(x_hat, projection, spec, groups, encoded, tokens.shape, x.shape, layout)
+    return grouping.merge(decode(encoded, step), tokens.shape, spec), projection
+
+
+def _engine_takes(x: Tensor, spec: ActivationSpec) -> bool:
+    """Whether the native quantizer gives the same codes for this tensor, only faster."""
+    return (
+        spec.mode == "per_token_group"
+        and spec.group_size <= library.MAX_GROUP
+        and x.device.type == "cpu"
+        and not (torch.is_grad_enabled() and x.requires_grad)
+        and library.load() is not None
+    )
+
+
+def _by_engine(tokens: Tensor, spec: ActivationSpec) -> tuple[Tensor, Projection]:
+    x_hat, radius, step, active, infeasible = quantize_groups(
+        tokens.float(), spec.bits, spec.group_size, spec.literal, spec.projection == "guarded",
+        spec.percentile, spec.tau, spec.zero_ratio,
+    )  # fmt: skip
+    return x_hat, Projection(radius, step, active, infeasible)
 
 
 def _fixed(groups: grouping.Groups, radius: Tensor, spec: ActivationSpec) -> Projection:
@@ -150,21 +190,26 @@ def _to_layout(tokens: Tensor, shape: torch.Size, layout: str) -> Tensor:
     return tokens if layout == "last" else tokens.transpose(1, 2).unflatten(2, shape[2:])
 
 
-def _empty(x: Tensor, tokens: torch.Size, spec: ActivationSpec) -> ActivationResult:
+def _empty(x: Tensor, tokens: Tensor, spec: ActivationSpec) -> ActivationResult:
     """No elements, no ranges: statistics as empty as the tensor."""
-    lead = (*tokens[:-1], grouping.group_count(tokens[-1], spec.group_size))
+    lead = (*tokens.shape[:-1], grouping.group_count(tokens.shape[-1], spec.group_size))
     shape = lead if spec.mode == "per_token_group" and 0 in lead else (0,)
     none = x.new_zeros(shape, dtype=torch.float32)
     flags = none.to(torch.uint8)
-    values = none.unsqueeze(-1)
     projection = Projection(none, none, flags, flags)
-    return _EmptyResult(
-        x.clone(), projection, spec, grouping.Groups(values, None), values, tokens, x.shape, "last"
-    )
+    return _EmptyResult(x.clone(), projection, spec, tokens, x.shape, "last")
 
 
 class _EmptyResult(ActivationResult):
     """The result of an empty tensor."""
+
+    @cached_property
+    def _groups(self) -> grouping.Groups:
+        return grouping.Groups(self.radius.unsqueeze(-1), None)
+
+    @cached_property
+    def _encoded(self) -> Tensor:
+        return self.radius.unsqueeze(-1)
 
     @cached_property
     def q(self) -> Tensor:

@@ -1,0 +1,232 @@
+// AVX2 with FMA: 8 groups per block, 3 x 16 tiles, vpmaddubsw with 16-bit sums inside a group.
+#include <immintrin.h>
+
+#include "kernels.h"
+
+#define W 8
+typedef float VF __attribute__((vector_size(32)));
+typedef int32_t VI __attribute__((vector_size(32)));
+
+static inline VI vmin(VI a, VI b) { return (VI)_mm256_min_epi32((__m256i)a, (__m256i)b); }
+static inline VI vmax(VI a, VI b) { return (VI)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+static inline VF vround(VF x) { return (VF)_mm256_round_ps((__m256)x, 8); }
+struct VD {
+  __m256d a, b;
+};
+static inline VD wide(VF x) {
+  const __m256 v = (__m256)x;
+  return {_mm256_cvtps_pd(_mm256_castps256_ps128(v)), _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))};
+}
+static inline VF narrow(VD x) {
+  return (VF)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(x.a)), _mm256_cvtpd_ps(x.b), 1);
+}
+static inline VD dset(double x) { return {_mm256_set1_pd(x), _mm256_set1_pd(x)}; }
+static inline VD dadd(VD x, VD y) { return {x.a + y.a, x.b + y.b}; }
+static inline VD dsub(VD x, VD y) { return {x.a - y.a, x.b - y.b}; }
+static inline VD dmul(VD x, VD y) { return {x.a * y.a, x.b * y.b}; }
+static inline VD ddiv(VD x, VD y) { return {x.a / y.a, x.b / y.b}; }
+static inline VD dfma(VD x, VD y, VD z) {
+  return {_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b)};
+}
+static inline VD dsqrt(VD x) { return {_mm256_sqrt_pd(x.a), _mm256_sqrt_pd(x.b)}; }
+// the second operand is returned for NaN
+static inline VD dmin(VD x, VD y) { return {_mm256_min_pd(x.a, y.a), _mm256_min_pd(x.b, y.b)}; }
+static inline VD dclamp(VD x) {
+  const __m256d zero = _mm256_setzero_pd();
+  return {_mm256_max_pd(zero, x.a), _mm256_max_pd(zero, x.b)};
+}
+static inline VI dless(VD x, VD y) {
+  const __m256i low = _mm256_castpd_si256(_mm256_cmp_pd(x.a, y.a, _CMP_LT_OQ));
+  const __m256i high = _mm256_castpd_si256(_mm256_cmp_pd(x.b, y.b, _CMP_LT_OQ));
+  const __m256i both = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88));
+  return (VI)_mm256_permute4x64_epi64(both, 0xd8);
+}
+
+static inline void transpose8(const float *const *rows, int offset, VF *v) {
+  __m256 r[8], t[8];
+  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(rows[i] + offset);
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; i++) {
+    v[i] = (VF)_mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+    v[i + 4] = (VF)_mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  }
+}
+
+static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
+  const float *rows[W];
+  for (int l = 0; l < W; l++) rows[l] = block.values[l < block.lanes ? l : 0];
+  int k = 0;
+  for (; k + 8 <= group; k += 8) transpose8(rows, k, v + k);
+  for (; k < group; k++)
+    for (int l = 0; l < W; l++) v[k][l] = rows[l][k];
+}
+
+static inline int8_t code_of(float x, float radius, float step) {
+  if (!(step == step)) return 0;  // a NaN has no code
+  x = x > radius ? radius : x;
+  x = x < -radius ? -radius : x;
+  return (int8_t)__builtin_nearbyintf(x / step);
+}
+
+// x * (1 / step) is one rounding away from x / step: only next to a tie can the code differ, and
+// there the true quotient is taken.
+static inline __m256i codes8(const float *x, __m256 radius, __m256 low, __m256 step, __m256 inverse,
+                             __m256 near) {
+  const __m256 c = _mm256_max_ps(_mm256_min_ps(_mm256_loadu_ps(x), radius), low);
+  const __m256 y = _mm256_mul_ps(c, inverse);
+  const __m256i q = _mm256_cvtps_epi32(y);
+  const __m256 off = _mm256_sub_ps(y, _mm256_cvtepi32_ps(q));
+  const __m256 away = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), off);
+  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(away, near, _CMP_NLE_UQ)) != 0, 0))
+    return _mm256_cvtps_epi32(_mm256_div_ps(c, step));
+  return q;
+}
+
+// |x| <= radius = q_max * step after clipping, so no code leaves the grid.
+static inline int32_t encode_group(const float *x, int n, float radius, float step, int bits,
+                                   int8_t *codes) {
+  if (__builtin_expect(!(step == step), 0)) {
+    __builtin_memset(codes, 0, (size_t)n);
+    return 0;
+  }
+  const __m256 r = _mm256_set1_ps(radius), low = _mm256_set1_ps(-radius), s = _mm256_set1_ps(step);
+  const __m256 inverse = _mm256_set1_ps(1.0f / step);
+  const __m256 near = _mm256_set1_ps(0.5f - (float)(1 << bits) * 2.5e-7f);
+  int32_t sum = 0;
+  int i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const __m256i a = codes8(x + i, r, low, s, inverse, near);
+    const __m256i b = codes8(x + i + 8, r, low, s, inverse, near);
+    const __m256i c = codes8(x + i + 16, r, low, s, inverse, near);
+    const __m256i d = codes8(x + i + 24, r, low, s, inverse, near);
+    __m256i p = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    p = _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)(codes + i), p);
+    // bytes to sums: add 128, sum eight at a time, take it off again
+    const __m256i lifted = _mm256_sad_epu8(_mm256_xor_si256(p, _mm256_set1_epi8((char)-128)),
+                                           _mm256_setzero_si256());
+    const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(lifted), _mm256_extracti128_si256(lifted, 1));
+    sum += (int32_t)(_mm_cvtsi128_si64(two) + _mm_extract_epi64(two, 1)) - 32 * 128;
+  }
+  for (; i < n; i++) sum += codes[i] = code_of(x[i], radius, step);
+  return sum;
+}
+
+#include "project.inl"
+
+namespace {
+
+void encode_each(const float *x, int n, const float *radius, const float *step, int,
+                 int8_t *codes) {
+  for (int i = 0; i < n; i++) codes[i] = code_of(x[i], radius[i], step[i]);
+}
+
+constexpr int MR = 3, NR = 16;
+
+// gcc reassociates the 16-bit additions of the intrinsic and spills everything.
+inline void add16(__m256i &a, __m256i b) {
+  __asm__("vpaddw %1, %0, %0" : "+x"(a) : "x"(b));
+}
+
+// WIDE: 8-bit activations; at most 8 quads fit 16-bit sums, so longer groups go in runs of 8.
+template <bool SCALED, bool WIDE>
+void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const *c,
+             const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
+             int step_stride, float *acc) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  const int quads = group / 4, run = WIDE ? 8 : 32;
+  __m256 f[MR][2];
+#pragma GCC unroll 3
+  for (int r = 0; r < MR; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
+  for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR)
+    for (int64_t g = 0; g < groups; g++) {
+      const int64_t at = g * group;
+      __m256i sum[MR][2];
+      for (int begin = 0; begin < quads; begin += run) {
+        const int end = begin + run < quads ? begin + run : quads;
+        __m256i d[MR][2];
+#pragma GCC unroll 3
+        for (int r = 0; r < MR; r++) d[r][0] = d[r][1] = _mm256_setzero_si256();
+        for (int q = begin; q < end; q++, w += 4 * NR) {
+          const __m256i w0 = _mm256_load_si256((const __m256i *)w);
+          const __m256i w1 = _mm256_load_si256((const __m256i *)(w + 32));
+#pragma GCC unroll 3
+          for (int r = 0; r < MR; r++) {
+            int32_t four;
+            __builtin_memcpy(&four, x[r] + at + 4 * q, 4);
+            const __m256i b = _mm256_set1_epi32(four);
+            add16(d[r][0], _mm256_maddubs_epi16(w0, b));
+            add16(d[r][1], _mm256_maddubs_epi16(w1, b));
+          }
+        }
+#pragma GCC unroll 3
+        for (int r = 0; r < MR; r++) {
+          d[r][0] = _mm256_madd_epi16(d[r][0], ones);
+          d[r][1] = _mm256_madd_epi16(d[r][1], ones);
+          sum[r][0] = begin ? _mm256_add_epi32(sum[r][0], d[r][0]) : d[r][0];
+          sum[r][1] = begin ? _mm256_add_epi32(sum[r][1], d[r][1]) : d[r][1];
+        }
+      }
+#pragma GCC unroll 3
+      for (int r = 0; r < MR; r++) {
+        const __m256i offset = _mm256_set1_epi32(-COD_WEIGHT_OFFSET * c[r][g]);
+        const __m256 sx = _mm256_set1_ps(s[r][g * step_stride]);
+        __m256 a = _mm256_cvtepi32_ps(_mm256_add_epi32(sum[r][0], offset));
+        __m256 b = _mm256_cvtepi32_ps(_mm256_add_epi32(sum[r][1], offset));
+        if (SCALED) {
+          f[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(a, sx), _mm256_load_ps(ws), f[r][0]);
+          f[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(b, sx), _mm256_load_ps(ws + 8), f[r][1]);
+        } else {
+          f[r][0] = _mm256_fmadd_ps(a, sx, f[r][0]);
+          f[r][1] = _mm256_fmadd_ps(b, sx, f[r][1]);
+        }
+      }
+      if (SCALED) ws += NR;
+    }
+#pragma GCC unroll 3
+  for (int r = 0; r < MR; r++) {
+    _mm256_store_ps(acc + r * NR, f[r][0]);
+    _mm256_store_ps(acc + r * NR + 8, f[r][1]);
+  }
+}
+
+void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
+          const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int wide,
+          float *acc) {
+  auto call = ws ? (wide ? tile_of<true, true> : tile_of<true, false>)
+                 : (wide ? tile_of<false, true> : tile_of<false, false>);
+  call(x, s, c, w, ws, taps, groups, group, step_stride, acc);
+}
+
+void unpack(const uint8_t *packed, int64_t n, uint8_t *bytes) {
+  const __m256i low = _mm256_set1_epi8(15);
+  for (int64_t i = 0; i < n; i += 32) {
+    const __m256i v = _mm256_loadu_si256((const __m256i *)(packed + i));
+    _mm256_store_si256((__m256i *)(bytes + 2 * i), _mm256_and_si256(v, low));
+    _mm256_store_si256((__m256i *)(bytes + 2 * i + 32),
+                       _mm256_and_si256(_mm256_srli_epi16(v, 4), low));
+  }
+}
+
+bool runs_here() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+}  // namespace
+
+#include "pointwise.inl"
+
+extern const cod::Kernels kAvx2;
+const cod::Kernels kAvx2 = {"avx2",    runs_here, W,  quantize_block, encode_group, encode_each,
+                            gelu,      MR,        NR, tile,          unpack, finish,
+                            multiply_add};

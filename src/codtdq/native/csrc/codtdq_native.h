@@ -1,0 +1,123 @@
+/* The C interface of the native engine: no torch, no Python, plain pointers and sizes.
+ *
+ * Numbers that both sides must agree on are defined here once; `cod_constant` lets Python check.
+ */
+#ifndef CODTDQ_NATIVE_H
+#define CODTDQ_NATIVE_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define COD_API __declspec(dllexport)
+#else
+#define COD_API __attribute__((visibility("default")))
+#endif
+
+#define COD_ABI_VERSION 1
+#define COD_EPS 1e-8f              /* floor of every radius and step */
+#define COD_STD_EPS 1e-12          /* added to every standard deviation */
+#define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
+#define COD_WEIGHT_OFFSET 8        /* weights are stored as code + 8: nibbles without a sign */
+#define COD_MAX_GROUP 128          /* widest activation group */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { COD_ACTIVE_BASE = 0, COD_ACTIVE_C1 = 1, COD_ACTIVE_C2 = 2, COD_ACTIVE_GUARDED = 3 };
+enum { COD_INFEASIBLE_C1 = 1, COD_INFEASIBLE_C2 = 2 };
+enum { COD_PRE_NONE = 0, COD_PRE_GELU = 1, COD_PRE_RELU = 2 };
+enum { COD_OK = 0, COD_BAD_ARGUMENT = 1, COD_NO_MEMORY = 2, COD_NO_KERNEL = 3 };
+
+/* How token groups get their range (paper Eqs. DSTG_clip, dcrp). */
+typedef struct {
+  int32_t bits;       /* 2..8 */
+  int32_t group;      /* channels that share a range */
+  int32_t literal;    /* Algorithm S1 to the letter */
+  int32_t guarded;    /* least squared error between base and bound */
+  int32_t use_percentile, use_tau, use_zero_ratio;
+  int32_t pre;        /* COD_PRE_*: applied to x first */
+  double percentile, tau, zero_ratio;
+} cod_quant_spec;
+
+/* x: rows of channels; strides in floats. One of the two strides is usually 1. */
+typedef struct {
+  const float *data;
+  int64_t rows, channels, row_stride, channel_stride;
+} cod_rows;
+
+/* Results, any of which may be NULL. codes: [rows, code_stride] int8, padding zero.
+ * step, radius, active, infeasible: [rows, K]. x_hat: [rows, channels]. sums: [rows, K] int32, the
+ * sum of the codes of each group. */
+typedef struct {
+  int8_t *codes;
+  int64_t code_stride;
+  float *step, *radius;
+  uint8_t *active, *infeasible;
+  float *x_hat;
+  int32_t *sums;
+} cod_quantized;
+
+COD_API int32_t cod_abi_version(void);
+COD_API double cod_constant(const char *name);          /* NaN for an unknown name */
+COD_API const char *cod_isa(void);                      /* instruction set in use */
+COD_API const char *cod_available(void);                /* those that this machine can run */
+COD_API int32_t cod_select(const char *isa);            /* COD_OK or COD_NO_KERNEL */
+
+COD_API int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
+                                    const cod_quantized *out, int32_t threads);
+
+/* One step per tensor (per_channel = 0) or per channel; radius and step [1] or [channels]. */
+COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float *radius,
+                                   const float *step, int32_t per_channel, int32_t group,
+                                   int32_t pre, const cod_quantized *out, int32_t threads);
+
+/* Packed weights: opaque, made once from codes. codes: int8 [outputs, taps, inputs] in -8..7;
+ * inputs are padded to whole activation groups inside. scale: [outputs] or, with
+ * weight_group > 0, [outputs, taps, ceil(inputs / weight_group)]; weight_group divides or is a
+ * multiple of the activation group's inner block. */
+typedef struct cod_weight cod_weight;
+COD_API cod_weight *cod_weight_new(const int8_t *codes, const float *scale, int64_t outputs,
+                                   int64_t taps, int64_t inputs, int32_t group,
+                                   int32_t weight_group);
+COD_API void cod_weight_free(cod_weight *weight);
+COD_API int64_t cod_weight_bytes(const cod_weight *weight);
+
+enum { COD_ACT_NONE = 0, COD_ACT_GELU = 1, COD_ACT_RELU = 2 };
+
+/* y[r, o] = act(sum over taps and groups of s_x s_w (sum q_x q_w) + bias[o]).
+ * codes: int8 [*, code_stride], zero-points already taken off; step: [*, K] per token group, or
+ * step_mode 0: one value for all. sums: [*, K]. */
+typedef struct {
+  const int8_t *codes;
+  int64_t code_stride;
+  const float *step;
+  const int32_t *sums;
+  int32_t step_mode; /* 1: per row and group; 0: a single step */
+  int32_t wide;      /* codes have more than 5 bits */
+} cod_input;
+
+typedef struct {
+  float *data;
+  int64_t row_stride;
+  const float *bias; /* may be NULL */
+  int32_t activation;
+} cod_output;
+
+/* Geometry of a convolution over maps [batch, in_h, in_w] of tokens. Linear: kernel 1x1. */
+typedef struct {
+  int64_t batch, in_h, in_w, out_h, out_w;
+  int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+} cod_geometry;
+
+COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry,
+                         const cod_weight *weight, const cod_output *y, int32_t threads);
+
+/* Depthwise on dequantized maps [rows, channels]; weight: [taps, channels]. */
+COD_API int32_t cod_depthwise(const float *x_hat, const cod_geometry *geometry, int64_t channels,
+                              const float *weight, const cod_output *y, int32_t threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,100 @@
+// Which instruction set runs, and the constants that both languages must agree on.
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "kernels.h"
+
+extern const cod::Kernels kGeneric;
+#ifdef COD_HAVE_AVX2
+extern const cod::Kernels kAvx2;
+#endif
+#ifdef COD_HAVE_AVX512
+extern const cod::Kernels kAvx512;
+#endif
+#ifdef COD_HAVE_NEON
+extern const cod::Kernels kNeon;
+#endif
+
+namespace cod {
+
+const Kernels *const kKernels[] = {
+#ifdef COD_HAVE_AVX512
+    &kAvx512,
+#endif
+#ifdef COD_HAVE_AVX2
+    &kAvx2,
+#endif
+#ifdef COD_HAVE_NEON
+    &kNeon,
+#endif
+    &kGeneric,
+};
+const int kKernelCount = sizeof(kKernels) / sizeof(kKernels[0]);
+
+static std::atomic<const Kernels *> selected{nullptr};
+
+const Kernels &kernels() {
+  const Kernels *found = selected.load(std::memory_order_acquire);
+  if (found) return *found;
+  for (const Kernels *one : kKernels)
+    if (one->runs_here()) {
+      selected.store(one, std::memory_order_release);
+      return *one;
+    }
+  return kGeneric;
+}
+
+}  // namespace cod
+
+extern "C" {
+
+int32_t cod_abi_version(void) { return COD_ABI_VERSION; }
+
+double cod_constant(const char *name) {
+  const struct { const char *name; double value; } table[] = {
+      {"EPS", (double)1e-8},
+      {"STD_EPS", COD_STD_EPS},
+      {"TIE_MARGIN", COD_TIE_MARGIN},
+      {"WEIGHT_OFFSET", COD_WEIGHT_OFFSET},
+      {"MAX_GROUP", COD_MAX_GROUP},
+      {"ACTIVE_C1", COD_ACTIVE_C1},
+      {"ACTIVE_C2", COD_ACTIVE_C2},
+      {"ACTIVE_GUARDED", COD_ACTIVE_GUARDED},
+      {"INFEASIBLE_C1", COD_INFEASIBLE_C1},
+      {"INFEASIBLE_C2", COD_INFEASIBLE_C2},
+      {"QUANT_SPEC_BYTES", sizeof(cod_quant_spec)},
+      {"ROWS_BYTES", sizeof(cod_rows)},
+      {"QUANTIZED_BYTES", sizeof(cod_quantized)},
+      {"INPUT_BYTES", sizeof(cod_input)},
+      {"OUTPUT_BYTES", sizeof(cod_output)},
+      {"GEOMETRY_BYTES", sizeof(cod_geometry)},
+  };
+  for (const auto &entry : table)
+    if (!std::strcmp(entry.name, name)) return entry.value;
+  return std::nan("");
+}
+
+const char *cod_isa(void) { return cod::kernels().name; }
+
+const char *cod_available(void) {
+  static const std::string names = [] {
+    std::string all;
+    for (int i = 0; i < cod::kKernelCount; i++)
+      if (cod::kKernels[i]->runs_here()) all += (all.empty() ? "" : " ") + std::string(cod::kKernels[i]->name);
+    return all;
+  }();
+  return names.c_str();
+}
+
+int32_t cod_select(const char *isa) {
+  for (int i = 0; i < cod::kKernelCount; i++)
+    if (!std::strcmp(cod::kKernels[i]->name, isa) && cod::kKernels[i]->runs_here()) {
+      cod::selected.store(cod::kKernels[i], std::memory_order_release);
+      return COD_OK;
+    }
+  return COD_NO_KERNEL;
+}
+
+}  // extern "C"

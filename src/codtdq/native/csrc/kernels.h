@@ -1,0 +1,76 @@
+// What an instruction set provides. One file per set fills this table; nothing else is its business.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "codtdq_native.h"
+
+namespace cod {
+
+// What a spec means, worked out once per call.
+struct Plan {
+  cod_quant_spec spec;
+  bool bound_tau, bound_zero;
+  float qmax, floor, tau_factor, zero_factor;
+  int percentile_rank[COD_MAX_GROUP + 1], zero_rank[COD_MAX_GROUP + 1];  // by count of elements
+};
+
+// A block of groups to quantize, `spec.group` contiguous floats each. Short groups are padded with
+// zeros; `valid` counts their real elements.
+struct GroupBlock {
+  const float *values[16];
+  int32_t valid[16];
+  int8_t *codes[16];
+  int lanes;
+};
+
+struct alignas(64) GroupResult {
+  float radius[16], step[16];
+  int32_t active[16], infeasible[16], sums[16];
+};
+
+struct Kernels {
+  const char *name;
+  bool (*runs_here)();  // asked once, before anything else of the file is called
+  int lanes;            // groups that one call of `quantize` takes
+  void (*quantize)(const GroupBlock &block, const Plan &plan, GroupResult &out);
+  // codes of n contiguous values under one radius and step; returns the sum of the codes
+  int32_t (*encode)(const float *x, int n, float radius, float step, int bits, int8_t *codes);
+  // the same with a radius and step for each value
+  void (*encode_each)(const float *x, int n, const float *radius, const float *step, int bits,
+                      int8_t *codes);
+  void (*gelu)(const float *x, int64_t n, float *y);
+
+  int rows, columns;  // tile of `tile`: MR x NR outputs
+  // One tile over all taps. x[t * rows + r]: codes of row r under tap t; s: its steps (one per
+  // group, or a single one if step_stride is 0); c: its code sums. w: bytes [taps][groups]
+  // [group / 4][columns][4], code + 8. ws: scales [taps * groups][columns], or NULL.
+  void (*tile)(const int8_t *const *x, const float *const *s, const int32_t *const *c,
+               const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
+               int step_stride, int wide, float *acc);
+  // nibbles -> bytes: n bytes of `packed` become 2 n bytes
+  void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
+  // y[i] = act(acc[i] * scale[i] + bias[i]), n values
+  void (*finish)(const float *acc, const float *scale, const float *bias, int activation, int n,
+                 float *y);
+  // y[c] += x[c] * w[c]
+  void (*multiply_add)(const float *x, const float *w, int64_t n, float *y);
+};
+
+extern const Kernels *const kKernels[];  // best first, generic last
+extern const int kKernelCount;
+const Kernels &kernels();
+
+// Run job(begin, end) over [0, count) on up to `threads` threads. Jobs must not depend on the cut.
+void parallel(int64_t count, int64_t grain, int threads, void (*job)(void *, int64_t, int64_t),
+              void *context);
+
+template <typename F>
+void parallel_for(int64_t count, int64_t grain, int threads, const F &body) {
+  auto call = [](void *context, int64_t begin, int64_t end) {
+    (*static_cast<const F *>(context))(begin, end);
+  };
+  parallel(count, grain, threads, call, const_cast<F *>(&body));
+}
+
+}  // namespace cod

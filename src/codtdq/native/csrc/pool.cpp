@@ -1,0 +1,137 @@
+// A small pool: workers wait for a job, spin briefly first (operators follow each other closely).
+// A second caller, while the pool is busy, runs its job alone: results never depend on the cut.
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include <unistd.h>
+
+#include "kernels.h"
+
+namespace cod {
+namespace {
+
+inline void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  __asm__ volatile("" ::: "memory");
+#endif
+}
+
+struct Job {
+  void (*run)(void *, int64_t, int64_t) = nullptr;
+  void *context = nullptr;
+  int64_t count = 0, chunk = 1;
+  std::atomic<int64_t> next{0};
+};
+
+class Pool {
+ public:
+  // Whether the job was taken; false if another caller has the pool.
+  bool run(Job &job, int helpers) {
+    std::unique_lock<std::mutex> own(busy_, std::try_to_lock);
+    if (!own.owns_lock()) return false;
+    grow(helpers);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      job_ = &job;
+      wanted_ = helpers;
+      left_.store(helpers, std::memory_order_relaxed);
+      ticket_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    work(job);
+    for (int spins = 0; left_.load(std::memory_order_acquire) > 0; spins++) {
+      if (spins < 20000) relax();
+      else std::this_thread::yield();
+    }
+    return true;
+  }
+
+ private:
+  static void work(Job &job) {
+    for (;;) {
+      const int64_t begin = job.next.fetch_add(job.chunk, std::memory_order_relaxed);
+      if (begin >= job.count) return;
+      job.run(job.context, begin, begin + job.chunk < job.count ? begin + job.chunk : job.count);
+    }
+  }
+
+  void grow(int helpers) {
+    while ((int)threads_.size() < helpers) {
+      const int id = (int)threads_.size();
+      const uint64_t seen = ticket_.load(std::memory_order_acquire);
+      threads_.emplace_back([this, id, seen] { serve(id, seen); });
+      threads_.back().detach();
+    }
+  }
+
+  void serve(int id, uint64_t seen) {
+    for (;;) {
+      for (int spins = 0; spins < 4000 && ticket_.load(std::memory_order_acquire) == seen; spins++)
+        relax();
+      Job *job = nullptr;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wake_.wait(lock, [&] { return ticket_.load(std::memory_order_acquire) != seen; });
+        seen = ticket_.load(std::memory_order_acquire);
+        if (id < wanted_) job = job_;
+      }
+      if (job) {
+        work(*job);
+        left_.fetch_sub(1, std::memory_order_acq_rel);
+      }
+    }
+  }
+
+  std::mutex busy_, mutex_;
+  std::condition_variable wake_;
+  std::vector<std::thread> threads_;
+  Job *job_ = nullptr;
+  int wanted_ = 0;
+  std::atomic<int> left_{0};
+  std::atomic<uint64_t> ticket_{0};
+};
+
+// Never destroyed: workers may outlive main. After a fork the child gets a pool of its own.
+Pool *pool() {
+  static std::atomic<Pool *> one{nullptr};
+  static std::atomic<long> owner{0};
+  static std::mutex making;
+  const long me = (long)getpid();
+  if (owner.load(std::memory_order_acquire) != me) {
+    std::lock_guard<std::mutex> lock(making);
+    if (owner.load(std::memory_order_acquire) != me) {
+      one.store(new Pool, std::memory_order_release);
+      owner.store(me, std::memory_order_release);
+    }
+  }
+  return one.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+void parallel(int64_t count, int64_t grain, int threads, void (*run)(void *, int64_t, int64_t),
+              void *context) {
+  if (count <= 0) return;
+  if (grain < 1) grain = 1;
+  const int64_t pieces = (count + grain - 1) / grain;
+  const int helpers = (int)(pieces < threads ? pieces : threads) - 1;
+  if (helpers > 0) {
+    Job job;
+    job.run = run;
+    job.context = context;
+    job.count = count;
+    job.chunk = grain;
+    if (pool()->run(job, helpers)) return;
+  }
+  run(context, 0, count);
+}
+
+}  // namespace cod

@@ -1,0 +1,185 @@
+// Fused activation quantizer: rows of floats in, codes and ranges out, in one pass over memory.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+
+namespace {
+
+using cod::kernels;
+
+constexpr int kRowBlock = 16;  // rows gathered at once when channels are strided
+
+// The rows of a block as contiguous floats, the pre-activation applied.
+class RowReader {
+ public:
+  RowReader(const cod_rows &x, int pre, int64_t padded)
+      : x_(x), pre_(pre), padded_(padded), copy_(x.channel_stride != 1 || pre != COD_PRE_NONE ||
+                                                 padded != x.channels) {
+    if (copy_) buffer_.assign((size_t)(kRowBlock * padded), 0.0f);
+  }
+
+  // Pointers to rows [begin, end), end - begin <= kRowBlock.
+  void read(int64_t begin, int64_t end, const float **rows) {
+    for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
+    if (!copy_) return;
+    const int64_t n = end - begin, channels = x_.channels;
+    if (x_.channel_stride == 1) {
+      for (int64_t i = 0; i < n; i++)
+        std::memcpy(&buffer_[i * padded_], rows[i], channels * sizeof(float));
+    } else {
+      for (int64_t c = 0; c < channels; c++) {
+        const float *column = x_.data + begin * x_.row_stride + c * x_.channel_stride;
+        for (int64_t i = 0; i < n; i++) buffer_[i * padded_ + c] = column[i * x_.row_stride];
+      }
+    }
+    for (int64_t i = 0; i < n; i++) {
+      float *row = &buffer_[i * padded_];
+      if (pre_ == COD_PRE_GELU) kernels().gelu(row, channels, row);
+      if (pre_ == COD_PRE_RELU)
+        for (int64_t c = 0; c < channels; c++) row[c] = row[c] < 0.0f ? 0.0f : row[c];
+      rows[i] = row;
+    }
+  }
+
+ private:
+  const cod_rows &x_;
+  int pre_;
+  int64_t padded_;
+  bool copy_;
+  std::vector<float> buffer_;
+};
+
+int rank_of(double share, int count) {
+  const int rank = (int)std::ceil(share * count - 1e-9);
+  return rank < 1 ? 1 : rank;
+}
+
+cod::Plan plan_of(const cod_quant_spec &spec) {
+  cod::Plan plan{};
+  plan.spec = spec;
+  const double qmax = (1 << (spec.bits - 1)) - 1;
+  const bool both = spec.use_tau && spec.use_zero_ratio;
+  plan.bound_tau = spec.use_tau && (!spec.literal || both);
+  plan.bound_zero = spec.use_zero_ratio && (!spec.literal || both);
+  plan.qmax = (float)qmax;
+  plan.floor = (float)(qmax * 1e-8);
+  plan.tau_factor = (float)(qmax * spec.tau);
+  plan.zero_factor = (float)(2.0 * qmax * (spec.literal ? 1.0 : COD_TIE_MARGIN));
+  for (int n = 0; n <= spec.group; n++) {
+    plan.percentile_rank[n] = rank_of(spec.percentile, n);
+    plan.zero_rank[n] = rank_of(spec.zero_ratio, n);
+  }
+  return plan;
+}
+
+void dequantize(const int8_t *codes, float step, int64_t n, float *x_hat) {
+  for (int64_t i = 0; i < n; i++) x_hat[i] = (float)codes[i] * step;
+}
+
+bool usable(const cod_rows *x, const cod_quantized *out, int32_t bits, int64_t group) {
+  return x && out && x->rows >= 0 && x->channels >= 0 && (x->data || x->rows * x->channels == 0) &&
+         bits >= 2 && bits <= 8 && group >= 1;
+}
+
+}  // namespace
+
+extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
+                                       const cod_quantized *out, int32_t threads) {
+  if (!spec || !usable(x, out, spec->bits, spec->group) || spec->group > COD_MAX_GROUP)
+    return COD_BAD_ARGUMENT;
+  const int64_t channels = x->channels, group = spec->group;
+  const int64_t count = (channels + group - 1) / group, padded = count * group;
+  if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
+  const auto &k = kernels();
+  const cod::Plan plan = plan_of(*spec);
+  auto body = [&](int64_t first, int64_t last) {
+    RowReader reader(*x, spec->pre, padded);
+    std::vector<int8_t> scratch((size_t)(16 * group));
+    const float *rows[kRowBlock];
+    cod::GroupBlock block;
+    cod::GroupResult result;
+    for (int64_t begin = first; begin < last; begin += kRowBlock) {
+      const int64_t end = begin + kRowBlock < last ? begin + kRowBlock : last;
+      reader.read(begin, end, rows);
+      const int64_t total = (end - begin) * count;
+      int64_t row = 0, g = 0;  // of the next group
+      for (int64_t at = 0; at < total; at += k.lanes) {
+        block.lanes = (int)(total - at < k.lanes ? total - at : k.lanes);
+        int64_t rows_of[16], groups_of[16];
+        for (int l = 0; l < block.lanes; l++) {
+          rows_of[l] = begin + row, groups_of[l] = g;
+          block.values[l] = rows[row] + g * group;
+          block.valid[l] = (int32_t)(channels - g * group < group ? channels - g * group : group);
+          block.codes[l] = out->codes
+                               ? out->codes + (begin + row) * out->code_stride + g * group
+                               : scratch.data() + l * group;
+          if (++g == count) g = 0, row++;
+        }
+        k.quantize(block, plan, result);
+        // rows are whole, so the groups of a block follow each other in every result
+        const int64_t i = begin * count + at;
+        for (int l = 0; l < block.lanes; l++) {
+          if (out->sums) out->sums[i + l] = result.sums[l];
+          if (out->step) out->step[i + l] = result.step[l];
+          if (out->radius) out->radius[i + l] = result.radius[l];
+          if (out->active) out->active[i + l] = (uint8_t)result.active[l];
+          if (out->infeasible) out->infeasible[i + l] = (uint8_t)result.infeasible[l];
+        }
+        if (out->x_hat)
+          for (int l = 0; l < block.lanes; l++)
+            dequantize(block.codes[l], result.step[l], block.valid[l],
+                       out->x_hat + rows_of[l] * channels + groups_of[l] * group);
+      }
+      if (out->codes && out->code_stride > padded)
+        for (int64_t r = begin; r < end; r++)
+          std::memset(out->codes + r * out->code_stride + padded, 0, out->code_stride - padded);
+    }
+  };
+  int64_t grain = 16384 / (padded > 0 ? padded : 1) / kRowBlock * kRowBlock;
+  cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
+  return COD_OK;
+}
+
+extern "C" int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float *radius,
+                                      const float *step, int32_t per_channel, int32_t group,
+                                      int32_t pre, const cod_quantized *out, int32_t threads) {
+  if (!usable(x, out, bits, group) || !radius || !step) return COD_BAD_ARGUMENT;
+  const int64_t channels = x->channels, count = (channels + group - 1) / group;
+  const int64_t padded = count * group;
+  if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
+  const auto &k = kernels();
+  auto body = [&](int64_t first, int64_t last) {
+    RowReader reader(*x, pre, channels);
+    std::vector<int8_t> scratch((size_t)padded + 1);
+    const float *rows[kRowBlock];
+    for (int64_t begin = first; begin < last; begin += kRowBlock) {
+      const int64_t end = begin + kRowBlock < last ? begin + kRowBlock : last;
+      reader.read(begin, end, rows);
+      for (int64_t row = begin; row < end; row++) {
+        const float *values = rows[row - begin];
+        int8_t *codes = out->codes ? out->codes + row * out->code_stride : scratch.data();
+        if (out->codes) std::memset(codes + channels, 0, out->code_stride - channels);
+        if (per_channel) k.encode_each(values, (int)channels, radius, step, bits, codes);
+        for (int64_t g = 0; g < count; g++) {
+          const int64_t at = g * group, n = channels - at < group ? channels - at : group;
+          int32_t sum = 0;
+          if (per_channel)
+            for (int64_t i = 0; i < n; i++) sum += codes[at + i];
+          else
+            sum = k.encode(values + at, (int)n, radius[0], step[0], bits, codes + at);
+          if (out->sums) out->sums[row * count + g] = sum;
+        }
+        if (out->x_hat) {
+          float *x_hat = out->x_hat + row * channels;
+          for (int64_t c = 0; c < channels; c++)
+            x_hat[c] = (float)codes[c] * step[per_channel ? c : 0];
+        }
+      }
+    }
+  };
+  int64_t grain = 16384 / (channels > 0 ? channels : 1) / kRowBlock * kRowBlock;
+  cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
+  return COD_OK;
+}

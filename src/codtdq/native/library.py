@@ -1,0 +1,227 @@
+"""Load the native library with ctypes, once, and say why where that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from codtdq.errors import UnsupportedError
+
+ABI_VERSION = 1
+FILE = "libcodtdq_native.so"
+SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
+MAX_GROUP = 128
+
+# What the C header defines; `_check` compares every one of them with the library.
+CONSTANTS = {
+    "EPS": 1e-8,
+    "STD_EPS": 1e-12,
+    "TIE_MARGIN": 1.0 - 2.0**-20,
+    "WEIGHT_OFFSET": 8,
+    "MAX_GROUP": MAX_GROUP,
+    "ACTIVE_C1": 1,
+    "ACTIVE_C2": 2,
+    "ACTIVE_GUARDED": 3,
+    "INFEASIBLE_C1": 1,
+    "INFEASIBLE_C2": 2,
+}
+
+
+class QuantSpec(Structure):
+    """cod_quant_spec."""
+
+    _fields_ = [
+        *[(name, c_int32) for name in ("bits", "group", "literal", "guarded", "use_percentile",
+                                       "use_tau", "use_zero_ratio", "pre")],
+        *[(name, c_double) for name in ("percentile", "tau", "zero_ratio")],
+    ]  # fmt: skip
+
+
+class Rows(Structure):
+    """cod_rows."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        *[(name, c_int64) for name in ("rows", "channels", "row_stride", "channel_stride")],
+    ]
+
+
+class Quantized(Structure):
+    """cod_quantized."""
+
+    _fields_ = [
+        ("codes", c_void_p),
+        ("code_stride", c_int64),
+        *[(name, c_void_p) for name in ("step", "radius", "active", "infeasible", "x_hat", "sums")],
+    ]
+
+
+class Input(Structure):
+    """cod_input."""
+
+    _fields_ = [
+        ("codes", c_void_p),
+        ("code_stride", c_int64),
+        ("step", c_void_p),
+        ("sums", c_void_p),
+        ("step_mode", c_int32),
+        ("wide", c_int32),
+    ]
+
+
+class Output(Structure):
+    """cod_output."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("row_stride", c_int64),
+        ("bias", c_void_p),
+        ("activation", c_int32),
+    ]
+
+
+class Geometry(Structure):
+    """cod_geometry."""
+
+    _fields_ = [
+        *[(name, c_int64) for name in ("batch", "in_h", "in_w", "out_h", "out_w")],
+        *[(name, c_int32) for name in ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h",
+                                       "pad_w", "dilation_h", "dilation_w")],
+    ]  # fmt: skip
+
+
+STRUCTURES = {
+    "QUANT_SPEC_BYTES": QuantSpec,
+    "ROWS_BYTES": Rows,
+    "QUANTIZED_BYTES": Quantized,
+    "INPUT_BYTES": Input,
+    "OUTPUT_BYTES": Output,
+    "GEOMETRY_BYTES": Geometry,
+}
+
+_library: Any = None
+_reason: str | None = None
+_off = False
+
+
+def load() -> Any | None:
+    """The library, or None where it cannot run; `unavailable_reason` tells why."""
+    global _library, _reason
+    if _off:
+        return None
+    if _library is None and _reason is None:
+        try:
+            _library = _open()
+        except UnsupportedError as error:
+            _reason = str(error)
+    return _library
+
+
+def unavailable_reason() -> str | None:
+    """Why there is no native engine, or None if there is one."""
+    load()
+    return "turned off" if _off else _reason
+
+
+def instruction_set() -> str | None:
+    """The instruction set in use, or None without the engine."""
+    library = load()
+    return None if library is None else library.cod_isa().decode()
+
+
+def available_sets() -> list[str]:
+    """Instruction sets that the library has and this machine runs, best first."""
+    library = load()
+    return [] if library is None else library.cod_available().decode().split()
+
+
+def select(name: str) -> None:
+    """Use another instruction set. Weights packed before belong to the old one."""
+    library = load()
+    if library is None or library.cod_select(name.encode()):
+        raise UnsupportedError(
+            f"instruction set {name!r} cannot run here; available: {', '.join(available_sets())}"
+        )
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Run the plain torch path inside: the reference that the engine is compared with."""
+    global _off
+    before, _off = _off, True
+    try:
+        yield
+    finally:
+        _off = before
+
+
+def path() -> Path:
+    """Where the library belongs."""
+    import codtdq
+
+    places = [Path(folder) / "native" / "lib" / FILE for folder in codtdq.__path__]
+    return next((place for place in places if place.is_file()), places[-1])
+
+
+def _open() -> Any:
+    wish = os.environ.get(SWITCH, "")
+    if wish == "0":
+        raise UnsupportedError(f"turned off by {SWITCH}=0")
+    file = path()
+    if not file.is_file():
+        raise UnsupportedError(
+            "the library was not built when codtdq was installed (no C++ compiler was found); "
+            "install g++ and reinstall codtdq"
+        )
+    try:
+        library = ctypes.CDLL(str(file))
+    except OSError as error:
+        raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
+    _declare(library)
+    _check(library, file)
+    if wish and library.cod_select(wish.encode()):
+        names = library.cod_available().decode().replace(" ", ", ")
+        raise UnsupportedError(f"{SWITCH}={wish}: no such instruction set here; available: {names}")
+    return library
+
+
+def _declare(library: Any) -> None:
+    library.cod_constant.restype, library.cod_constant.argtypes = c_double, [c_char_p]
+    library.cod_isa.restype = library.cod_available.restype = c_char_p
+    library.cod_select.argtypes = [c_char_p]
+    library.cod_quantize_groups.argtypes = [
+        POINTER(Rows), POINTER(QuantSpec), POINTER(Quantized), c_int32
+    ]  # fmt: skip
+    library.cod_quantize_fixed.argtypes = [
+        POINTER(Rows), c_int32, c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(Quantized),
+        c_int32,
+    ]  # fmt: skip
+    library.cod_weight_new.restype = c_void_p
+    library.cod_weight_new.argtypes = [
+        c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32, c_int32
+    ]  # fmt: skip
+    library.cod_weight_free.argtypes = [c_void_p]
+    library.cod_weight_bytes.restype, library.cod_weight_bytes.argtypes = c_int64, [c_void_p]
+    library.cod_conv.argtypes = [
+        POINTER(Input), POINTER(Geometry), c_void_p, POINTER(Output), c_int32
+    ]  # fmt: skip
+    library.cod_depthwise.argtypes = [
+        c_void_p, POINTER(Geometry), c_int64, c_void_p, POINTER(Output), c_int32
+    ]  # fmt: skip
+
+
+def _check(library: Any, file: Path) -> None:
+    if library.cod_abi_version() != ABI_VERSION:
+        raise UnsupportedError(f"{file} has another interface version; reinstall codtdq")
+    expected = CONSTANTS | {name: ctypes.sizeof(kind) for name, kind in STRUCTURES.items()}
+    wrong = [n for n, value in expected.items() if library.cod_constant(n.encode()) != value]
+    if wrong:
+        raise UnsupportedError(f"{file} disagrees about {', '.join(wrong)}; reinstall codtdq")
+
+
+__all__ = ["byref", "disabled", "instruction_set", "load", "path", "unavailable_reason"]
