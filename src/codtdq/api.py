@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from codtdq.backends import use_backend
 from codtdq.checkpoint import load_into, read_header, save_model
-from codtdq.convert import convert
+from codtdq.convert import convert, quant_operators
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.methods.apply import METHOD_RECORD
 from codtdq.methods.store import is_method_directory, load_method_model, save_method_model
@@ -64,16 +65,25 @@ def save(model: nn.Module, directory: str | Path) -> Path:
 
 
 def load(
-    directory: str | Path, *, model: nn.Module | None = None, cache_weights: bool = True
+    directory: str | Path,
+    *,
+    model: nn.Module | None = None,
+    backend: str = "auto",
+    cache_weights: bool | None = None,
 ) -> nn.Module:
     """Restore a quantized model, without calibration data.
 
     model: a float model of the same architecture, for one that is not registered; it is turned
         into the quantized one in place.
-    cache_weights: keep dequantized weights in memory; False trades speed for memory.
+    backend: "auto" (the native engine where it can run), "reference" (simulated) or "cpu" (native,
+        or an error).
+    cache_weights: keep dequantized weights in memory for the operators that are simulated; by
+        default only the reference backend does.
     """
     if is_method_directory(directory):
-        return load_method_model(directory, model)
+        restored = load_method_model(directory, model)
+        use_backend(restored, backend)
+        return restored
     if model is None:
         architecture = read_header(directory)["architecture"]
         if architecture not in list_models():
@@ -82,7 +92,12 @@ def load(
                 "pass a float model of that class: codtdq.load(directory, model=skeleton)"
             )
         model = build_model(architecture)
-    return load_into(model, directory, cache_weights=cache_weights)
+    restored = load_into(model, directory, cache_weights=bool(cache_weights))
+    record = use_backend(restored, backend)
+    for name, operator in quant_operators(restored).items():
+        if cache_weights or (cache_weights is None and name not in record.native):
+            operator.refresh()
+    return restored
 
 
 def quantize_activation(

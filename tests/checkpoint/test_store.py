@@ -23,11 +23,11 @@ def saved(tmp_path, name="cod-tdq", **changes):
 @pytest.mark.parametrize("name", codtdq.list_presets())
 def test_outputs_are_bit_identical_after_loading(tmp_path, name):
     model, path = saved(tmp_path, name)
-    restored = codtdq.load(path, model=small_net(seed=9))
+    restored = codtdq.load(path, model=small_net(seed=9), backend="reference")
     x = images(3, seed=5)
     with torch.no_grad():
         assert torch.equal(restored(x), model(x))
-        slim = codtdq.load(path, model=small_net(seed=9), cache_weights=False)
+        slim = codtdq.load(path, model=small_net(seed=9), backend="reference", cache_weights=False)
         assert torch.equal(slim(x), model(x))
     state, again = model.state_dict(), restored.state_dict()
     assert state.keys() == again.keys()
@@ -49,12 +49,12 @@ def test_outputs_are_bit_identical_after_loading(tmp_path, name):
 )
 def test_every_kind_of_config_survives(tmp_path, changes):
     model, path = saved(tmp_path, **changes)
-    restored = codtdq.load(path, model=small_net(seed=9))
+    restored = codtdq.load(path, model=small_net(seed=9), backend="reference")
     x = images(3, seed=5)
     assert torch.equal(restored(x), model(x))
     assert str(restored.quant_record.plan) == str(model.quant_record.plan)
     twice = codtdq.save(restored, tmp_path / "again")
-    assert torch.equal(codtdq.load(twice, model=small_net())(x), model(x))
+    assert torch.equal(codtdq.load(twice, model=small_net(), backend="reference")(x), model(x))
 
 
 class Wide(nn.Module):
@@ -91,7 +91,7 @@ def test_index_tables_and_masks_are_stored_compactly(tmp_path):
     entries = load_file(str(path / "model.safetensors"))
     assert entries["index#narrow"].dtype is torch.uint8
     assert entries["mask#palette.codes"].dtype is torch.uint8
-    restored = codtdq.load(path, model=small_net())
+    restored = codtdq.load(path, model=small_net(), backend="reference")
     assert restored.index.dtype is torch.int64
     assert torch.equal(restored.mask, small_net().mask)
 
@@ -110,7 +110,7 @@ def test_tied_modules_are_stored_once(tmp_path):
     path = codtdq.save(model, tmp_path / "tied")
     assert not any(k.startswith("b.") for k in load_file(str(path / "model.safetensors")))
     x = torch.randn(3, 32)
-    assert torch.equal(codtdq.load(path, model=Tied())(x), model(x))
+    assert torch.equal(codtdq.load(path, model=Tied(), backend="reference")(x), model(x))
 
 
 def test_a_changed_parameter_is_saved_as_it_is_now(tmp_path):
@@ -118,7 +118,9 @@ def test_a_changed_parameter_is_saved_as_it_is_now(tmp_path):
     with torch.no_grad():
         model.norm1.weight.add_(0.1234567)
     path = codtdq.save(model, tmp_path / "changed")
-    assert torch.equal(codtdq.load(path, model=small_net()).norm1.weight, model.norm1.weight)
+    assert torch.equal(
+        codtdq.load(path, model=small_net(), backend="reference").norm1.weight, model.norm1.weight
+    )
 
 
 @pytest.mark.parametrize("groups", [2, 4, 8])
@@ -130,7 +132,7 @@ def test_static_channel_radii_of_grouped_convolutions_survive(tmp_path, groups):
     quantized = codtdq.quantize(model, config, calibration=[x])
     path = codtdq.save(quantized, tmp_path / "m")
     skeleton = nn.Sequential(nn.Conv2d(8, 16, 3, groups=groups))
-    assert torch.equal(codtdq.load(path, model=skeleton)(x), quantized(x))
+    assert torch.equal(codtdq.load(path, model=skeleton, backend="reference")(x), quantized(x))
 
 
 def test_only_two_files_and_no_leftovers(tmp_path):
@@ -213,20 +215,20 @@ def test_damage_is_a_one_line_error(tmp_path, damage, message):
     _, path = saved(tmp_path)
     damage(path)
     with pytest.raises(CheckpointError, match=message) as error:
-        codtdq.load(path, model=small_net())
+        codtdq.load(path, model=small_net(), backend="reference")
     assert "\n" not in str(error.value)
 
 
 def test_a_pickle_file_is_refused_as_a_checkpoint(tmp_path):
     torch.save(small_net().state_dict(), tmp_path / "model.pth")
     with pytest.raises(CheckpointError, match="is a pickle"):
-        codtdq.load(tmp_path / "model.pth", model=small_net())
+        codtdq.load(tmp_path / "model.pth", model=small_net(), backend="reference")
 
 
 def test_another_shape_of_the_same_class_is_refused(tmp_path):
     _, path = saved(tmp_path)
     with pytest.raises(CheckpointError, match="is not an operator"):
-        codtdq.load(path, model=SmallNet(dim=24))
+        codtdq.load(path, model=SmallNet(dim=24), backend="reference")
 
 
 def test_an_unregistered_architecture_needs_a_skeleton(tmp_path):

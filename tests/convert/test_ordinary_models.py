@@ -28,7 +28,7 @@ def test_other_references_to_a_layer_see_the_quantized_one(tmp_path):
     assert model.order[0] is model.layer and isinstance(model.order[0], QuantLinear)
     x = torch.randn(3, 32)
     path = codtdq.save(model, tmp_path / "m")
-    assert torch.equal(codtdq.load(path, model=Listed())(x), model(x))
+    assert torch.equal(codtdq.load(path, model=Listed(), backend="reference")(x), model(x))
 
 
 def test_forward_hooks_go_on_working():
@@ -69,7 +69,9 @@ def test_tied_weights_of_the_caller_are_not_touched(tmp_path):
     assert totals["parameters"] == sum(p.numel() for p in model.parameters())
     index = torch.arange(9)
     path = codtdq.save(quantized, tmp_path / "m")
-    assert torch.equal(codtdq.load(path, model=Tied())(index), quantized(index))
+    assert torch.equal(
+        codtdq.load(path, model=Tied(), backend="reference")(index), quantized(index)
+    )
 
 
 def test_the_fused_encoder_layer_does_not_bypass_quantization():
@@ -144,11 +146,11 @@ def test_loading_into_the_wrong_thing_changes_nothing(tmp_path):
     model = codtdq.quantize(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
     path = codtdq.save(model, tmp_path / "m")
     with pytest.raises(CheckpointError, match="quantized already"):
-        codtdq.load(path, model=model)
+        codtdq.load(path, model=model, backend="reference")
     other = nn.Sequential(nn.Linear(32, 9))
     before = other[0].weight.clone()
     with pytest.raises(CheckpointError, match="not an operator"):
-        codtdq.load(path, model=other)
+        codtdq.load(path, model=other, backend="reference")
     assert type(other[0]) is nn.Linear and torch.equal(other[0].weight, before)
 
 
@@ -158,14 +160,14 @@ def test_a_skeleton_without_data_can_be_loaded_into(tmp_path):
     with torch.device("meta"):
         skeleton = nn.Sequential(nn.Linear(32, 8))
     x = torch.randn(2, 32)
-    assert torch.equal(codtdq.load(path, model=skeleton)(x), model(x))
+    assert torch.equal(codtdq.load(path, model=skeleton, backend="reference")(x), model(x))
 
 
 def test_a_single_operator_can_be_saved_and_loaded(tmp_path):
     layer = codtdq.quantize(nn.Linear(32, 8), "cod-tdq")
     path = codtdq.save(layer, tmp_path / "m")
     x = torch.randn(2, 32)
-    assert torch.equal(codtdq.load(path, model=nn.Linear(32, 8))(x), layer(x))
+    assert torch.equal(codtdq.load(path, model=nn.Linear(32, 8), backend="reference")(x), layer(x))
 
 
 def test_names_with_a_hash_sign_survive(tmp_path):
@@ -177,7 +179,7 @@ def test_names_with_a_hash_sign_survive(tmp_path):
         return model
 
     path = codtdq.save(codtdq.quantize(build(), "cod-tdq"), tmp_path / "m")
-    restored = codtdq.load(path, model=build())
+    restored = codtdq.load(path, model=build(), backend="reference")
     assert torch.equal(restored.get_buffer("i#narrow"), torch.arange(100))
 
 
@@ -202,7 +204,7 @@ def test_a_crash_between_the_two_files_leaves_a_whole_checkpoint(tmp_path, monke
         with pytest.raises(CheckpointError, match="power cut"):
             codtdq.save(second, path)
         monkeypatch.setattr(os, "replace", replace)
-        restored = codtdq.load(path, model=nn.Sequential(nn.Linear(32, 8)))
+        restored = codtdq.load(path, model=nn.Sequential(nn.Linear(32, 8)), backend="reference")
         assert torch.equal(restored(x), survivor(x)), crash_at
 
 

@@ -6,17 +6,27 @@ Exit codes: 0 done, 2 wrong usage or unusable input, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from codtdq._version import __version__
-from codtdq.cli import demo, doctor, evaluate, inspect, predict, quantize, synth, train
+from codtdq.cli import (
+    bench,
+    demo,
+    doctor,
+    evaluate,
+    inspect,
+    predict,
+    quantize,
+    synth,
+    table,
+    train,
+)
 from codtdq.errors import CodtdqError
+from codtdq.importing import import_file
 
-VERBS = (demo, inspect, doctor, quantize, evaluate, predict, train, synth)
+VERBS = (demo, inspect, doctor, quantize, evaluate, predict, bench, train, synth, table)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,24 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args.verb, f"{where}{what}", 2)
     except KeyboardInterrupt:
         return _fail(args.verb, "interrupted; finished work is kept", 130)
-
-
-def import_file(file: str) -> None:
-    """Execute a user's Python file under its own name, as an import would."""
-    path = Path(file)
-    if not path.is_file():
-        raise CodtdqError(f"--import {file}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise CodtdqError(f"--import {file}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # quantized classes are found by module name
-    try:
-        spec.loader.exec_module(module)
-    except CodtdqError:
-        raise
-    except Exception as error:
-        raise CodtdqError(f"--import {file}: {type(error).__name__}: {error}") from error
 
 
 def _fail(verb: str, message: str, code: int) -> int:

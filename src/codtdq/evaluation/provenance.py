@@ -17,7 +17,8 @@ def model_hash(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        flat = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).flatten()
+        digest.update(flat.view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

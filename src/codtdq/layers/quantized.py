@@ -32,6 +32,8 @@ class QuantOperator(nn.Module):
     model_dtype: torch.dtype  # of the float weight: what code that asks for weight.dtype expects
     # called with (module, result) after each quantization; None while nobody listens
     listener: Callable[[nn.Module, ActivationResult], None] | None
+    # a backend's way to compute what forward does; None: simulated, here
+    executor: Callable[[Tensor], Tensor] | None
 
     @classmethod
     def adopt(
@@ -57,6 +59,7 @@ class QuantOperator(nn.Module):
         module.__class__ = cls
         assert isinstance(module, cls)
         module.site, module.compute_dtype, module.listener = site, DTYPES[compute_dtype], None
+        module.executor = None
         module.model_dtype = weight.dtype
         if bias is not None:
             module.bias = nn.Parameter(bias.detach(), requires_grad=False)
@@ -111,6 +114,12 @@ class QuantOperator(nn.Module):
             self.listener(self, result)
         return result.x_hat.to(self.compute_dtype)
 
+    def _native(self, x: Tensor) -> bool:
+        """Whether the backend computes this call; statistics and gradients need the simulation."""
+        if self.executor is None or self.listener is not None or not x.numel():
+            return False
+        return not (torch.is_grad_enabled() and x.requires_grad)
+
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         bias = self._parameters["bias"]
         return (
@@ -152,6 +161,8 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., C] -> [..., O], in the dtype of the input."""
+        if self._native(input):
+            return self.executor(input.float()).to(input.dtype)  # type: ignore[misc]
         weight, bias = self._weight_and_bias()
         return F.linear(self._input(input), weight, bias).to(input.dtype)
 
@@ -168,8 +179,11 @@ class _QuantConv(QuantOperator):
         """
         if input.ndim == self._batched_ndim() - 1:
             return self.forward(input.unsqueeze(0)).squeeze(0)  # unbatched, as torch takes it
-        weight, bias = self._weight_and_bias()
-        result: Tensor = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
+        if self._native(input):
+            result: Tensor = self.executor(input.float()).to(input.dtype)  # type: ignore[misc]
+        else:
+            weight, bias = self._weight_and_bias()
+            result = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
         # tokens are channels-last inside; a caller who passed plain NCHW may call .view next
         return result.contiguous() if input.is_contiguous() else result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,15 +12,23 @@ from codtdq.layers.weight_stores import UniformWeight
 from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of
 
 PERCENTILES = (0.999, 0.9999, 0.99999)
+_TAIL = 64  # a quantile with so small a share beyond it is found without sorting
 _QUANTILE_LIMIT = 1 << 23  # torch.quantile refuses inputs of 2^24 values
 
 
 def quantile_rows(rows: Tensor, q: float) -> Tensor:
-    """Quantile of each row: [G, n] -> [G, 1], for any size."""
-    if rows.shape[1] > _QUANTILE_LIMIT:
-        rank = round(q * (rows.shape[1] - 1)) + 1
-        return rows.kthvalue(rank, dim=1, keepdim=True).values
-    chunk = max(1, _QUANTILE_LIMIT // max(rows.shape[1], 1))
+    """Quantile of each row, linear between neighbours: [G, n] -> [G, 1], for any size."""
+    length = rows.shape[1]
+    position = q * (length - 1)
+    upper = q >= 0.5
+    count = length - math.floor(position) if upper else math.ceil(position) + 1
+    if count * _TAIL <= length:  # a tail: no need to sort all
+        ends = rows.topk(count, 1, largest=upper).values[:, -2:]
+        part = position % 1 if upper else -position % 1  # of the way back to the last but one
+        return torch.lerp(ends[:, -1:], ends[:, :1], part)
+    if length > _QUANTILE_LIMIT:
+        return rows.kthvalue(round(position) + 1, dim=1, keepdim=True).values
+    chunk = max(1, _QUANTILE_LIMIT // max(length, 1))
     return torch.cat([torch.quantile(part, q, 1, keepdim=True) for part in rows.split(chunk)])
 
 

@@ -105,6 +105,9 @@ def _restore(directory: Path, model: nn.Module | None) -> nn.Module:
     skeleton = _skeleton(meta, directory, model)
     modules = dict(skeleton.named_modules())
     try:
+        # First of all: operators behind one norm may share the buffers of their quantizers.
+        for alias, source in (meta.get("aliases") or {}).items():
+            tensors[alias] = tensors[source]
         for name, entry in meta["operators"].items():
             module = modules.get(name)
             if module is None or isinstance(module, SimOperator):
@@ -118,8 +121,6 @@ def _restore(directory: Path, model: nn.Module | None) -> nn.Module:
             _fill(inputs, f"{name}.input_quantizer.", tensors)
             sim_class_for(module).adopt(module, inputs=inputs, weight=store, role=entry["role"])
         _fill_extra_buffers(skeleton, tensors)
-        for alias, source in (meta.get("aliases") or {}).items():
-            tensors[alias] = tensors[source]
         skeleton.load_state_dict(tensors)
         record = MethodRecord(**meta["method"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:

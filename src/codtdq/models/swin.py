@@ -175,7 +175,10 @@ class WindowAttention(nn.Module):
 class SwinBlock(nn.Module):
     """Window attention and MLP with residuals; odd blocks work on the half-window shifted map."""
 
+    # windows are padded after norm1: a rescaling of that norm leaves its value of zero here
+    fold_padding: ClassVar[dict[str, str]] = {"norm1": "pad_token"}
     attn_mask: Tensor | None
+    pad_token: Tensor | None  # [C]; None pads with zeros
 
     def __init__(
         self,
@@ -200,6 +203,7 @@ class SwinBlock(nn.Module):
         shift = self._shift(*resolution)
         mask = torch.tensor(shift_mask(*self.built_size, window, shift)) if shift else None
         self.register_buffer("attn_mask", mask)
+        self.register_buffer("pad_token", None)
 
     def _shift(self, height: int, width: int) -> int:
         """Cells to shift by; none where a window already spans a side, as in the original."""
@@ -222,7 +226,7 @@ class SwinBlock(nn.Module):
         full_h, full_w = _padded(height, width, window)
         grid = x.view(b, height, width, c)
         if (full_h, full_w) != (height, width):
-            grid = F.pad(grid, (0, 0, 0, full_w - width, 0, full_h - height))
+            grid = self._pad(grid, full_h, full_w)
         if shift:
             grid = grid.roll((-shift, -shift), (1, 2))
         windows = window_partition(grid, window)
@@ -232,6 +236,15 @@ class SwinBlock(nn.Module):
         if shift:
             grid = grid.roll((shift, shift), (1, 2))
         return grid[:, :height, :width].reshape(b, tokens, c)
+
+    def _pad(self, grid: Tensor, full_h: int, full_w: int) -> Tensor:
+        """[B, H, W, C] -> [B, full_h, full_w, C] with zeros, or with the padding token."""
+        b, height, width, c = grid.shape
+        if self.pad_token is None:
+            return F.pad(grid, (0, 0, 0, full_w - width, 0, full_h - height))
+        full = self.pad_token.to(grid).expand(b, full_h, full_w, c).clone()
+        full[:, :height, :width] = grid
+        return full
 
 
 def _padded(height: int, width: int, window: int) -> tuple[int, int]:

@@ -140,7 +140,7 @@ class _Tracer(TorchFunctionMode):
         if not tensors:
             return output
         source = self._sources.get(tensors[0])
-        if name in _TRANSPORT or name in _PADDING:
+        if name in _TRANSPORT or (name in _PADDING and _pads_zeros(args, kwargs or {})):
             if isinstance(output, Tensor) and output is not tensors[0] and source is not None:
                 padded = source.padded or name in _PADDING
                 self._sources[output] = Source(source.kind, source.name, source.tensor, padded)
@@ -203,6 +203,13 @@ class _Tracer(TorchFunctionMode):
             self.mark(output, "operator", name)
 
         return hook
+
+
+def _pads_zeros(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of F.pad adds zeros; other values do not survive a rescaling."""
+    mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
+    value = kwargs.get("value", args[3] if len(args) > 3 else None)
+    return mode == "constant" and not value
 
 
 def _channels(norm: nn.Module) -> int:

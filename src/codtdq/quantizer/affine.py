@@ -107,3 +107,15 @@ def grid_of(low: Tensor, high: Tensor, bits: int, symmetric: bool) -> tuple[Tens
     low, high = low.clamp(max=0.0), high.clamp(min=0.0)
     step = ((high - low) / (2**bits - 1)).clamp(min=EPS)
     return step, torch.round(-low / step).clamp(0, 2**bits - 1)
+
+
+def floor_codes(x: Tensor, step: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
+    """(floor(x / step) + zero, what is left in [0, 1)): the code below x, before any clamping."""
+    scaled = x / step
+    floors = torch.floor(scaled)
+    return floors + zero, scaled - floors
+
+
+def raise_codes(floors: Tensor, up: Tensor, low: int, high: int) -> Tensor:
+    """Codes `floors + up` inside the grid; up is 0 or 1, or between them while it is learned."""
+    return torch.clamp(floors + up, low, high)

@@ -1,0 +1,71 @@
+"""Which methods there are, in the order and the groups in which tables show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLOAT = "fp32"
+OUR_METHOD = "cod-tdq"
+BIT_WIDTHS = ("fp32", "w8a8", "w4a8", "w4a4")  # rows of the paper's Table 1
+
+# Groups of the main table. A method that is not listed, such as a user's own, comes last.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Full precision and naive quantization": BIT_WIDTHS,
+    "ViT PTQ": (
+        "noisyquant", "ptq4vit", "orq-vit", "token-bitwidth", "fima-q", "igq-vit", "repq-vit",
+    ),
+    "SAM and LLM PTQ": (
+        "pq-sam", "ptq4sam", "ahcptq", "smoothquant", "quartz", "arcquant",
+    ),
+    "Ours": ("cod-tdq", "cod-tdq-literal", "cod-tdq-guarded", "cod-tdq-plus"),
+}  # fmt: skip
+OTHER = "Other"
+
+TITLES = {  # for methods of which every cell failed, so that no row brings a title
+    "fp32": "FP32", "w8a8": "W8A8 (naive)", "w4a8": "W4A8 (naive)", "w4a4": "W4A4 (naive)",
+    "noisyquant": "NoisyQuant", "ptq4vit": "PTQ4ViT", "orq-vit": "ORQ-ViT",
+    "token-bitwidth": "post-GELU", "fima-q": "FIMA-Q", "igq-vit": "IGQ-ViT",
+    "repq-vit": "RepQ-ViT", "pq-sam": "PQ-SAM", "ptq4sam": "PTQ4SAM", "ahcptq": "AHCPTQ",
+    "smoothquant": "SmoothQuant", "quartz": "QuaRTZ", "arcquant": "ARCQuant",
+    "cod-tdq": "COD-TDQ",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What an ablation switches on, as in the paper's variant table."""
+
+    dstg: bool
+    constraints: str  # active constraints of DCRP
+    scope: str
+
+
+ABLATION: dict[str, Variant] = {
+    "w4a4": Variant(False, "-", "shared range"),
+    "per-tensor": Variant(False, "-", "fixed global range"),
+    "dstg-only": Variant(True, "-", "all operators"),
+    "dcrp-attn": Variant(False, "C1 + C2", "attention only"),
+    "dcrp-only": Variant(False, "C1 + C2", "all operators"),
+    "dcrp-only-fixed": Variant(False, "C1 + C2", "fixed by calibration"),
+    "c1-only": Variant(False, "C1", "all operators"),
+    "c2-only": Variant(False, "C2", "all operators"),
+    "cod-tdq": Variant(True, "C1 + C2", "all operators"),
+    "cod-tdq-literal": Variant(True, "C1 + C2", "Algorithm S1 as written"),
+    "cod-tdq-guarded": Variant(True, "C1 + C2", "where it lowers the error"),
+}
+# Variants that stand in the ablation table only.
+ABLATION_ONLY = frozenset(ABLATION) - {"w4a4", *GROUPS["Ours"]}
+OURS = ABLATION_ONLY | frozenset(GROUPS["Ours"])  # never a baseline
+
+STRESSES = {"outliers": "planted outlier channels"}
+
+
+def order_of(method: str) -> tuple[int, str]:
+    """Sort key: listed methods in their order, then the ablations, then all others by name."""
+    listed = [name for names in GROUPS.values() for name in names] + list(ABLATION)
+    return (listed.index(method), "") if method in listed else (len(listed), method)
+
+
+def stress_title(stress: str) -> str:
+    """What a stress is, in words."""
+    return STRESSES.get(stress, f"stress {stress!r}")
