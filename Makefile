@@ -5,7 +5,13 @@ PY     := $(VENV)/bin/python
 # torch first: anything that depends on it then finds the CPU build already there.
 TORCH  ?= torch==2.13.0
 
-.PHONY: demo test test-slow check format clean setup
+# The engine once more, with AddressSanitizer and UBSan; never installed.
+SANITIZED := build/sanitize
+SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so) \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
+
+.PHONY: demo test test-slow test-sanitize test-arm check format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/native/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -31,6 +37,22 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(PY) -m pytest -m slow
+
+# Without the first check, a library that does not load would only skip the tests.
+test-sanitize: $(VENV)/.test
+	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCMAKE_CXX_COMPILER=$(CXX)
+	cmake --build $(SANITIZED) --parallel
+	$(SANITIZER) $(PY) -c "from codtdq import native as n; exit(n.unavailable_reason())"
+	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider tests/native
+
+# The ARM kernels in an emulator. The tools come from Debian's packages; only root may install them.
+ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
+test-arm: $(VENV)/.test
+	@if command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; then :; \
+	elif [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install -y $(ARM_PACKAGES); \
+	else echo "test-arm needs $(ARM_PACKAGES): run 'sudo apt-get install $(ARM_PACKAGES)'" >&2; \
+		exit 1; fi
+	$(PY) -m pytest -m slow tests/native/test_selftest.py::test_arm_through_an_emulator
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check src tests

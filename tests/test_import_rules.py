@@ -17,7 +17,7 @@ ALLOWED = {
     "native": set(),
     "quantizer": {"native"},
     "planning": {"quantizer"},
-    "layers": {"quantizer", "planning"},
+    "layers": {"native", "quantizer", "planning"},
     "convert": {"quantizer", "planning", "layers"},
     "backends": {"native", "quantizer", "planning", "layers", "convert"},
     "checkpoint": {"quantizer", "planning", "layers", "convert"},
@@ -26,7 +26,8 @@ ALLOWED = {
     "data": set(),
     "metrics": set(),
     "training": {"models", "data", "metrics"},
-    "evaluation": {"models", "data", "metrics", "convert", "layers", "checkpoint", "quantizer"},
+    "evaluation": {"models", "data", "metrics", "convert", "layers", "checkpoint", "quantizer",
+                   "backends"},
     "report": set(),
     "tables": set(),
     "methods": {"quantizer", "planning", "layers", "convert", "checkpoint", "models"},
@@ -35,7 +36,7 @@ ALLOWED = {
     "opening": {"methods", "api", "checkpoint", "data", "evaluation", "models", "planning"},
     "demo": {"api", "data", "evaluation", "models", "report"},
     "bench": {"opening", "methods", "evaluation", "data", "models", "convert", "metrics", "layers"},
-    "doctor": {"models"},
+    "doctor": {"models", "backends", "native"},
     "cli": None,  # may import everything; nothing may import it
 }
 

@@ -11,10 +11,28 @@ def examine() -> dict[str, dict[str, Any]]:
     """Environment, backends with the reason for their state, and shipped weights."""
     return {
         "environment": environment(),
-        "backends": {
-            "reference": "available: simulated in PyTorch (quantize, dequantize, float operator)",
-        },
+        "backends": _backends(),
         "weights": _weights(),
+    }
+
+
+def _backends() -> dict[str, str]:
+    from codtdq.backends import cpu
+    from codtdq.native import library
+
+    reason = library.unavailable_reason()
+    if reason is not None:
+        engine, choice = f"not available: {reason}", f"reference, because cpu is not: {reason}"
+    else:
+        others = library.available_sets()
+        others.remove(str(library.instruction_set()))
+        also = f"; also here: {', '.join(others)}" if others else ""
+        engine = f"available: {cpu.describe()}{also} (select with {library.SWITCH}=NAME)"
+        choice = "cpu for models on the CPU, operator by operator; the rest is simulated"
+    return {
+        "reference": "available: simulated in PyTorch (quantize, dequantize, float operator)",
+        "cpu": engine,
+        "auto": f"takes {choice}",
     }
 
 

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import codtdq
+from codtdq import native
 from codtdq.cli import main
 
 NAMED = ["--model", tiny_model.NAME]
@@ -46,6 +47,14 @@ def test_list_and_doctor(run):
     facts = json.loads(run("doctor", "--json")[1])
     assert facts["environment"]["torch"] == torch.__version__
     assert "reference" in run("doctor")[1]
+    engine, choice = facts["backends"]["cpu"], facts["backends"]["auto"]
+    reason, name = native.unavailable_reason(), native.instruction_set()
+    assert f"engine, {name}" in engine if reason is None else reason in engine
+    assert ("cpu" if reason is None else "reference") == choice.split()[1].rstrip(",")
+    with native.disabled():
+        facts = json.loads(run("doctor", "--json")[1])
+    assert facts["backends"]["cpu"] == "not available: turned off"
+    assert facts["backends"]["auto"].startswith("takes reference, because")
 
 
 def test_plan_prints_the_api_plan(run):

@@ -352,7 +352,7 @@ class TestReconstruction:
 
     def test_saved_and_loaded(self, runs, tmp_path):
         codtdq.save(runs["final"], tmp_path / "q")
-        loaded = codtdq.load(tmp_path / "q", model=small_net(seed=3))
+        loaded = codtdq.load(tmp_path / "q", model=small_net(seed=3), backend="reference")
         x = images(3, seed=5)
         with torch.no_grad():
             assert torch.equal(loaded(x), runs["final"](x))

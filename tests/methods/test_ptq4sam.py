@@ -148,3 +148,18 @@ def test_flips_leave_the_network_alone():
     assert "mlp.fc1" in flipped.method_record.notes["flipped"]
     assert isinstance(flipped.mlp.fc1.input_quantizer, Rescaled)
     assert sqnr(model, flipped, images(8, seed=4)) > 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
+@pytest.mark.parametrize("method", ["ptq4sam", "ptq4sam-s", "ahcptq"])
+def test_eight_bits_keep_the_scores(name, method):
+    from codtdq.data import open_dataset
+    from codtdq.evaluation import CalibrationImages, evaluate
+
+    model = codtdq.create_model(name)
+    calibration = CalibrationImages(model, open_dataset("camosynth/calib", limit=16), count=16)
+    wide = apply_method(model, method, calibration, changes=WIDE)
+    test = open_dataset("camosynth/test-easy", limit=16)
+    scores = [evaluate(m, test).metrics["S"] for m in (model, wide)]
+    assert scores[1] == pytest.approx(scores[0], abs=0.01)

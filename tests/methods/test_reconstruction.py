@@ -8,13 +8,20 @@ import torch
 from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
-from codtdq.layers.input_quantizers import FloatInput, Rescaled, StaticUniform
+from codtdq.layers.input_quantizers import DynamicToken, FloatInput, Rescaled, StaticUniform
 from codtdq.layers.simulated import sim_operators
 from codtdq.layers.weight_stores import UniformWeight
 from codtdq.methods.block_learning import Budget, beta_at
 from codtdq.methods.blocks import find_blocks
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.learning import DroppingInput, DropPool, LearnedStep, SoftRounding, lsq
+from codtdq.methods.learning import (
+    DroppingInput,
+    DropPool,
+    FixedInput,
+    LearnedStep,
+    SoftRounding,
+    lsq,
+)
 from codtdq.methods.reconstruction import BUDGETS, Reconstruction
 from codtdq.methods.registry import MethodConfig
 from codtdq.methods.workbench import Workbench
@@ -354,3 +361,15 @@ def test_dropping_takes_half_of_each():
     assert 0.45 < float(mixed.mean()) < 0.55
     assert not torch.equal(mixed, pool.mix(torch.ones(100, 100), torch.zeros(100, 100)))
     assert DropPool(1.0, torch.Generator()).mix(torch.ones(3), torch.zeros(3)).sum() == 3
+
+
+def test_schemes_without_anything_to_learn_pass_gradients_on():
+    scale = torch.tensor([2.0, 4.0])
+    fixed = FixedInput(Rescaled(DynamicToken(4), scale=scale))
+    x = torch.randn(1, 3, 2, requires_grad=True)
+    y = fixed(x)
+    torch.testing.assert_close(y, fixed.fixed(x))
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (1 / scale).expand(1, 3, 2))
+    torch.testing.assert_close(fixed.plain(x), x / scale)
+    assert fixed.frozen() is fixed.fixed

@@ -51,7 +51,8 @@ def test_main_table(tables_of):
     rows = fixture.benchmark()
     plain, stressed, _ = tables_of(rows, "main")
     assert [s.title for s in plain.sections] == [
-        "Full precision and naive quantization", "ViT PTQ", "SAM and LLM PTQ", "Ours", "Other",
+        "Full precision and naive quantization", "ViT PTQ", "SAM and LLM PTQ", "Ours",
+            "Variants, controls and others",
     ]  # fmt: skip
     found, s = lines(plain), column(plain, "S↑", "camosynth/test-easy")
     # seeds: mean and sample standard deviation

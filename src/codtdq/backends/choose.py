@@ -11,6 +11,7 @@ from codtdq.backends import cpu
 from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.layers import sim_operators
+from codtdq.native import library
 
 BACKENDS = ("auto", "reference", "cpu")
 ATTRIBUTE = "backend_record"
@@ -24,11 +25,22 @@ class BackendRecord:
     reason: str
     native: tuple[str, ...] = ()
     fallbacks: dict[str, str] = field(default_factory=dict)  # operator -> why it is simulated
+    instruction_set: str | None = None  # that the weights were packed for
+
+    @property
+    def execution(self) -> str:
+        """How the products are computed, in a few words."""
+        return f"native int4 ({self.instruction_set})" if self.native else "simulated"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        return {"name": self.name, "reason": self.reason, "native_operators": len(self.native),
-                "fallbacks": dict(self.fallbacks)}  # fmt: skip
+        return {
+            "name": self.name,
+            "reason": self.reason,
+            "instruction_set": self.instruction_set,
+            "native_operators": len(self.native),
+            "fallbacks": dict(self.fallbacks),
+        }
 
 
 def use_backend(model: nn.Module, backend: str = "auto") -> BackendRecord:
@@ -45,16 +57,18 @@ def use_backend(model: nn.Module, backend: str = "auto") -> BackendRecord:
         fallbacks: dict[str, str] = {}
         for name, operator in operators.items():
             obstacle = cpu.obstacle(operator)
+            operator.backend = operator.executor = None
             if obstacle is None:
                 operator.executor = cpu.executor_for(operator)
+                operator.backend = cpu.executor_for
             else:
-                operator.executor = None
                 fallbacks[name] = obstacle
         native = tuple(name for name in operators if name not in fallbacks)
-        record = BackendRecord("cpu", record.reason, native, fallbacks)
+        used = library.instruction_set()
+        record = BackendRecord("cpu", record.reason, native, fallbacks, used)
     else:
         for operator in operators.values():
-            operator.executor = None
+            operator.backend = operator.executor = None
     setattr(model, ATTRIBUTE, record)
     return record
 

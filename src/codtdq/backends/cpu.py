@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import weakref
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from codtdq.errors import UnsupportedError
 from codtdq.layers import QuantOperator
+from codtdq.layers.quantized import Executor
 from codtdq.native import library
 from codtdq.native.library import QuantSpec
 from codtdq.native.products import (
     Codes,
     PackedWeights,
     depthwise,
+    dequantized_channels,
     encode_fixed,
     encode_groups,
     geometry_of,
+    largest_magnitude,
     product,
 )
 from codtdq.planning.plan import Site
-from codtdq.quantizer import quantize
+from codtdq.quantizer.affine import EPS, step_of
 from codtdq.quantizer.grouping import split
 from codtdq.quantizer.projection import project
-
-Executor = Callable[[Tensor], Tensor]
 
 
 def unavailable(model: nn.Module) -> str | None:
@@ -32,7 +36,8 @@ def unavailable(model: nn.Module) -> str | None:
     reason = library.unavailable_reason()
     if reason is not None:
         return reason
-    elsewhere = {t.device.type for t in model.parameters()} - {"cpu"}
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    elsewhere = {tensor.device.type for tensor in tensors} - {"cpu"}
     return f"the model is on {', '.join(sorted(elsewhere))}" if elsewhere else None
 
 
@@ -44,8 +49,10 @@ def describe() -> str:
 def obstacle(operator: QuantOperator) -> str | None:
     """Why an operator stays simulated, or None if the engine takes it."""
     site, act = operator.site, operator.site.activation
-    if site.weight is None or site.weight.bits > 4:
-        return "its weight has more than 4 bits"
+    if site.weight is None:
+        return "its weight stays float"
+    if site.weight.bits > 4:
+        return f"its weight has {site.weight.bits} bits, more than 4"
     if act is None:
         return "its input stays float"
     if operator.compute_dtype is not torch.float32:
@@ -64,6 +71,8 @@ def obstacle(operator: QuantOperator) -> str | None:
             return f"activation groups of {act.group_size}"
     if site.kind != "depthwise" and site.weight.group_size is not None:
         group = product_group(site)
+        if group % 4:
+            return f"weight groups of {site.weight.group_size}, no multiple of 4"
         if site.weight.group_size % group and site.weight.group_size < site.inputs:
             return f"weight groups of {site.weight.group_size} inside groups of {group}"
     return None
@@ -83,6 +92,12 @@ def product_group(site: Site) -> int:
 
 def executor_for(operator: QuantOperator) -> Executor:
     """A function that does what the operator's forward does, natively."""
+    device = operator.packed_weight().packed.device
+    if device.type != "cpu":
+        raise UnsupportedError(
+            f"the native engine runs on the CPU, the weights are on {device.type}; "
+            "move the model, or use_backend(model, 'reference')"
+        )
     return _Depthwise(operator) if operator.site.kind == "depthwise" else _Product(operator)
 
 
@@ -90,7 +105,7 @@ class _Product:
     """Linear and dense convolutions."""
 
     def __init__(self, operator: QuantOperator) -> None:
-        self._operator, site = operator, operator.site
+        self._operator, site = _reference(operator), operator.site
         assert site.activation is not None and site.weight is not None
         self._group = product_group(site)
         packed = operator.packed_weight()
@@ -105,69 +120,86 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         operator = self._operator
-        bias = operator._parameters["bias"]
-        bias = None if bias is None else bias.float()
+        bias = _bias(operator)
         if isinstance(operator, nn.Linear):
             rows = x.reshape(-1, x.shape[-1])
             geometry = geometry_of((1, 0, 1, rows.shape[0]), (1, 1), (1, 1), (0, 0), (1, 1))
-            y = product(self._encode(rows, "last"), self._weights, geometry, bias, "none")
+            y = product(self._encode(rows), self._weights, geometry, bias, "none")
             return y.view(*x.shape[:-1], -1)
         maps = x if x.ndim == 4 else x.unsqueeze(2)
         geometry = geometry_of(maps.shape, *_sides(operator))
-        y = product(self._encode(maps, "first"), self._weights, geometry, bias, "none")
+        y = product(self._encode(maps), self._weights, geometry, bias, "none")
         y = y.view(maps.shape[0], geometry.out_h, geometry.out_w, -1).permute(0, 3, 1, 2)
         return y if x.ndim == 4 else y.squeeze(2)
 
-    def _encode(self, x: Tensor, layout: str) -> Codes:
+    def _encode(self, x: Tensor) -> Codes:
         act = self._operator.site.activation
         assert act is not None
         if act.mode == "per_token_group":
             return encode_groups(x, self._spec, self._group)
-        fixed = self._operator._buffers.get("act_radius")
-        tokens = x if layout == "last" else x.flatten(2).transpose(1, 2)
-        found = quantize_range(tokens, self._operator, fixed)
-        return encode_fixed(x, act.bits, found[0], found[1], self._group)
+        radius, step = shared_range(x, self._operator)
+        return encode_fixed(x, act.bits, radius, step, self._group)
 
 
 class _Depthwise:
     """Depthwise convolutions: codes and steps as in the reference, the taps in one loop."""
 
     def __init__(self, operator: QuantOperator) -> None:
-        self._operator = operator
+        self._operator = _reference(operator)
         weight = operator.packed_weight().dequantize()
         self._taps = weight.flatten(2).squeeze(1).t().contiguous()  # [T, C]
 
     def __call__(self, x: Tensor) -> Tensor:
         operator = self._operator
-        bias = operator._parameters["bias"]
-        bias = None if bias is None else bias.float()
+        bias = _bias(operator)
         maps = x if x.ndim == 4 else x.unsqueeze(2)
         geometry = geometry_of(maps.shape, *_sides(operator))
-        x_hat = operator.quantize_input(maps.float()).x_hat
-        rows = x_hat.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
-        y = depthwise(rows.contiguous(), self._taps, geometry, bias, "none")
+        act = operator.site.activation
+        assert act is not None
+        if act.mode == "per_token_group":
+            x_hat = operator.quantize_input(maps).x_hat.permute(0, 2, 3, 1)
+            rows = x_hat.reshape(-1, maps.shape[1]).contiguous()
+        else:
+            rows = dequantized_channels(maps, act.bits, *shared_range(maps, operator))
+        y = depthwise(rows, self._taps, geometry, bias, "none")
         y = y.view(maps.shape[0], geometry.out_h, geometry.out_w, -1).permute(0, 3, 1, 2)
         return y if x.ndim == 4 else y.squeeze(2)
 
 
-def quantize_range(
-    tokens: Tensor, operator: QuantOperator, fixed: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """(radius, step) of one range for the whole tensor, as the reference finds it."""
+def shared_range(x: Tensor, operator: QuantOperator) -> tuple[Tensor, Tensor]:
+    """(radius, step) that tokens share, [1] or [C], exactly as the reference finds them.
+
+    x: rows [N, C] or maps [B, C, *positions].
+    """
     act = operator.site.activation
     assert act is not None
-    if fixed is not None:
-        probe = quantize(tokens, act, radius=fixed)
-        return probe.radius, probe.step
-    found = project(split(tokens, act), act)
-    return found.radius, found.step
+    fixed = operator._buffers.get("act_radius")
+    if fixed is None and (act.tau is not None or act.zero_ratio is not None or act.percentile):
+        tokens = x if x.ndim == 2 else x.flatten(2).transpose(1, 2)
+        found = project(split(tokens, act), act)
+        return found.radius, found.step
+    radius = largest_magnitude(x, per_channel=act.mode == "per_channel")
+    if fixed is not None:  # a NaN in the input still shows
+        radius = torch.where(radius.isnan(), radius, fixed.float())
+    radius = radius.clamp(min=EPS)
+    return radius, step_of(radius, act.bits)
 
 
-def _sides(operator: nn.Module) -> list[tuple[int, int]]:
+def _reference(operator: QuantOperator) -> QuantOperator:
+    """The operator, not kept alive: it owns its executor, whose memory goes with it at once."""
+    return cast(QuantOperator, weakref.proxy(operator))
+
+
+def _bias(operator: QuantOperator) -> Tensor | None:
+    bias = operator._parameters["bias"]
+    return None if bias is None else bias.detach().float().contiguous()
+
+
+def _sides(operator: Any) -> list[tuple[int, int]]:
     """Kernel, stride, padding and dilation as (height, width)."""
     values = (operator.kernel_size, operator.stride, operator.padding, operator.dilation)
     neutral = (1, 1, 0, 1)
     return [
-        tuple(value) if len(value) == 2 else (blank, value[0])  # type: ignore[arg-type, misc]
+        (value[0], value[1]) if len(value) == 2 else (blank, value[0])
         for value, blank in zip(values, neutral)
     ]

@@ -4,6 +4,10 @@ Large vision transformers have a few channels behind their norms that are 20 to 
 as the median channel; small networks do not. `plant_outliers` gives a small one the same problem
 without changing what it computes: it multiplies some channels of each norm and divides the
 columns of the weights that read them.
+
+Two things to keep in mind when reading its rows: a 4-bit weight with one scale per output channel
+rounds the divided columns to zero, whatever happens to the activations; and what is planted is
+just what methods that rescale norms (SmoothQuant, RepQ-ViT, FIMA-Q) can undo.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from codtdq.backends import backend_of
 from codtdq.convert.builder import RECORD, QuantRecord, architecture_of
 from codtdq.environment import environment
 
@@ -27,6 +28,7 @@ def provenance(model: nn.Module) -> dict[str, Any]:
     record = getattr(model, RECORD, None)
     plan = record.plan if isinstance(record, QuantRecord) else None
     method = getattr(model, "method_record", None)
+    backend = backend_of(model)
     config = plan.config.to_dict() if plan else None
     if config is None and method is not None:
         config = {"name": method.name, **method.config}
@@ -35,6 +37,7 @@ def provenance(model: nn.Module) -> dict[str, Any]:
         "model_sha256": model_hash(model),
         "config": config,
         "method": method.to_dict() if method is not None else None,
-        "execution": "fp32" if config is None else "simulated",
+        "execution": "fp32" if config is None else backend.execution if backend else "simulated",
+        "backend": backend.to_dict() if backend else None,
         "environment": environment(),
     }

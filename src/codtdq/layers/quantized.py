@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from codtdq.native import library
 from codtdq.planning.plan import Site
 from codtdq.quantizer import ActivationResult, PackedWeight, quantize, quantize_weight
 from codtdq.quantizer.packing import NIBBLE_BITS, packed_width
@@ -21,6 +22,7 @@ from codtdq.quantizer.weight import row_shape, scale_count
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 Q = TypeVar("Q", bound="QuantOperator")
+Executor = Callable[[Tensor], Tensor]  # what forward does, on a float32 input
 
 
 class QuantOperator(nn.Module):
@@ -32,8 +34,9 @@ class QuantOperator(nn.Module):
     model_dtype: torch.dtype  # of the float weight: what code that asks for weight.dtype expects
     # called with (module, result) after each quantization; None while nobody listens
     listener: Callable[[nn.Module, ActivationResult], None] | None
-    # a backend's way to compute what forward does; None: simulated, here
-    executor: Callable[[Tensor], Tensor] | None
+    # a backend's function that makes an executor from the codes; None: simulated, here
+    backend: Callable[[QuantOperator], Executor] | None = None
+    executor: Executor | None = None  # what it made; dropped whenever codes or scales may change
 
     @classmethod
     def adopt(
@@ -59,7 +62,6 @@ class QuantOperator(nn.Module):
         module.__class__ = cls
         assert isinstance(module, cls)
         module.site, module.compute_dtype, module.listener = site, DTYPES[compute_dtype], None
-        module.executor = None
         module.model_dtype = weight.dtype
         if bias is not None:
             module.bias = nn.Parameter(bias.detach(), requires_grad=False)
@@ -96,6 +98,7 @@ class QuantOperator(nn.Module):
 
     def refresh(self, *, cache: bool = True) -> None:
         """Rebuild the dequantized weight after its codes or scales changed, or drop it."""
+        self.executor = None
         if self.site.weight is not None:
             weight = self.packed_weight().dequantize() if cache else None
             self.register_buffer("weight_cache", weight, persistent=False)
@@ -115,10 +118,31 @@ class QuantOperator(nn.Module):
         return result.x_hat.to(self.compute_dtype)
 
     def _native(self, x: Tensor) -> bool:
-        """Whether the backend computes this call; statistics and gradients need the simulation."""
-        if self.executor is None or self.listener is not None or not x.numel():
+        """Whether the backend computes this call.
+
+        Statistics, gradients and traces need the simulation; so does an input that does not fit,
+        about which torch complains in its own words.
+        """
+        if self.backend is None or self.listener is not None or library.turned_off():
             return False
-        return not (torch.is_grad_enabled() and x.requires_grad)
+        if not x.numel() or x.device.type != "cpu" or not self._fits(x):
+            return False
+        if torch._C._get_tracing_state() or torch.compiler.is_compiling():
+            return False
+        bias = self._parameters["bias"]
+        learns = x.requires_grad or (bias is not None and bias.requires_grad)
+        return not (learns and torch.is_grad_enabled())
+
+    def _fits(self, x: Tensor) -> bool:
+        return x.ndim > 0 and x.shape[-1] == self.site.inputs
+
+    def _execute(self, x: Tensor) -> Tensor:
+        """The backend's result, in the dtype of the input."""
+        executor = self.executor
+        if executor is None:
+            assert self.backend is not None
+            self.executor = executor = self.backend(self)
+        return executor(x.float()).to(x.dtype)
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         bias = self._parameters["bias"]
@@ -139,14 +163,20 @@ class QuantOperator(nn.Module):
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
+        self.executor = None
         device = next(iter(self.buffers())).device
         self.model_dtype = fn(torch.empty(0, dtype=self.model_dtype, device=device)).dtype
         return super()._apply(keep_dtype, recurse)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
+        self.executor = None
         if self._buffers.get("weight_cache") is not None:
             self.refresh()  # a cache of the old codes would go on being used
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles make an executor of their own: it holds memory of the engine."""
+        return self.__dict__ | {"executor": None}
 
     def extra_repr(self) -> str:
         """The shape, then what is quantized."""
@@ -162,7 +192,7 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
     def forward(self, input: Tensor) -> Tensor:
         """[..., C] -> [..., O], in the dtype of the input."""
         if self._native(input):
-            return self.executor(input.float()).to(input.dtype)  # type: ignore[misc]
+            return self._execute(input)
         weight, bias = self._weight_and_bias()
         return F.linear(self._input(input), weight, bias).to(input.dtype)
 
@@ -170,6 +200,9 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
 class _QuantConv(QuantOperator):
     layout = "first"
     _conv_forward: Callable[..., Any]
+    kernel_size: tuple[int, ...]
+    padding: Any  # a backend takes no convolution whose padding is a word
+    dilation: tuple[int, ...]
 
     def forward(self, input: Tensor) -> Tensor:
         """[B, C, *positions] -> [B, O, *positions], in dtype and memory layout of the input.
@@ -180,15 +213,25 @@ class _QuantConv(QuantOperator):
         if input.ndim == self._batched_ndim() - 1:
             return self.forward(input.unsqueeze(0)).squeeze(0)  # unbatched, as torch takes it
         if self._native(input):
-            result: Tensor = self.executor(input.float()).to(input.dtype)  # type: ignore[misc]
+            result = self._execute(input)
         else:
             weight, bias = self._weight_and_bias()
             result = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
         # tokens are channels-last inside; a caller who passed plain NCHW may call .view next
-        return result.contiguous() if input.is_contiguous() else result
+        if input.is_contiguous():
+            return result.contiguous()
+        if input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
+            return result.contiguous(memory_format=torch.channels_last)
+        return result
 
     def _batched_ndim(self) -> int:
         return len(self.site.shape)
+
+    def _fits(self, x: Tensor) -> bool:
+        if x.ndim != self._batched_ndim() or x.shape[1] != self.site.inputs:
+            return False
+        sides = zip(x.shape[2:], self.padding, self.dilation, self.kernel_size)
+        return all(n + 2 * pad > gap * (side - 1) for n, pad, gap, side in sides)
 
 
 class QuantConv2d(_QuantConv, nn.Conv2d):  # type: ignore[override]

@@ -17,7 +17,7 @@ from codtdq.convert.builder import RECORD, architecture_of
 from codtdq.errors import ConfigError
 from codtdq.layers.simulated import sim_operators
 from codtdq.methods.registry import MethodConfig, find_method
-from codtdq.methods.workbench import Workbench
+from codtdq.methods.workbench import Workbench, count_images
 from codtdq.planning import preset as preset_config
 from codtdq.planning.roles import operators
 
@@ -85,7 +85,8 @@ def apply_method(
     done = bench.model.eval().requires_grad_(False)
     record = MethodRecord(
         method, architecture_of(model), bench.config.to_dict(), found.info.to_dict(), seed,
-        budget, bench.steps, count_images(calibration), effective_bits(done), bench.notes,
+        budget, bench.steps, min(count_images(calibration), found.info.calibration_images),
+        effective_bits(done), bench.notes,
     )  # fmt: skip
     setattr(done, METHOD_RECORD, record)
     return done
@@ -102,6 +103,7 @@ def _by_preset(
     found = find_method(method)
     assert found.preset is not None
     declared = getattr(getattr(model, "info", None), "act_modes", None)
+    declared = declared if found.follows_model else None
     config = preset_config(found.preset, declared_modes=declared, **changes)
     used = calibration if config.needs_calibration else None
     done = convert(model, config, calibration=used)
@@ -149,18 +151,3 @@ def describe(model: nn.Module) -> dict[str, Any]:
         "fp32_bytes": 4 * total,
         "steps": record.steps, "notes": record.notes,
     }  # fmt: skip
-
-
-def count_images(batches: Iterable[Any] | None) -> int:
-    """How many images a calibration set has, where that is known."""
-    if batches is None:
-        return 0
-    images = getattr(batches, "images", None)
-    if isinstance(images, int):
-        return images
-    if isinstance(batches, list | tuple):
-        return sum(b.shape[0] if isinstance(b, torch.Tensor) else 1 for b in batches)
-    try:
-        return len(batches)  # type: ignore[arg-type]
-    except TypeError:
-        return 0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
 from codtdq.layers.simulated import input_tokens
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import MethodSite, Workbench, count_images
 from codtdq.progress import track
 
 ROWS_PER_IMAGE = 64
@@ -76,7 +76,7 @@ def collect_inputs(
     The model runs as it is at that moment: float, or quantized as far as it has been installed.
     """
     chosen = list(bench.sites if sites is None else sites)
-    count = images or _length(bench.calibration)
+    count = images or count_images(bench.calibration)
     gathers = {s.name: _Gather(bench.generator("rows", s.name), count) for s in chosen}
 
     def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
@@ -101,7 +101,7 @@ def observe(
     handles = [
         site.module.register_forward_hook(_hook(site, see), with_kwargs=True) for site in sites
     ]
-    total = images or _length(bench.calibration) or None
+    total = images or count_images(bench.calibration) or None
     try:
         with torch.no_grad():
             for batch in track(bench.batches(images), label, total):
@@ -156,10 +156,3 @@ def _hook(site: MethodSite, see: See) -> Callable[..., None]:
         see(site, (args[0] if args else kwargs["input"]).detach(), output.detach())
 
     return hook
-
-
-def _length(batches: Any) -> int:
-    try:
-        return len(batches)
-    except TypeError:
-        return 0

@@ -17,12 +17,11 @@ from torch import Tensor
 from codtdq.errors import CalibrationError
 from codtdq.layers.input_quantizers import StaticUniform
 from codtdq.layers.weight_stores import UniformWeight
-from codtdq.methods.apply import count_images
 from codtdq.methods.collect import collect_inputs, observe
 from codtdq.methods.folding import fold_into_norm, foldable, norm_groups
 from codtdq.methods.ranges import quantile_rows
 from codtdq.methods.receptive_fields import fields_at, sample_positions
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import MethodSite, Workbench, count_images
 from codtdq.quantizer.affine import EPS, code_limits, fake_shifted, nearest
 
 SCALES, ZEROS = 8, 16  # candidates: 128 grids

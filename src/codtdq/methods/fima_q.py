@@ -93,13 +93,15 @@ class FimaQConfig(MethodConfig):
 
 @register_method(
     "fima-q", config=FimaQConfig, title="FIMA-Q", source=_SOURCE, evidence=FROM_CODE,
-    ranges="static", granularity="per tensor", gradients=True, reconstructs=True,
+    ranges="static", granularity="per tensor; per channel behind norms, folded", gradients=True,
+    reconstructs=True,
     weight_bits="4 + 40/K",
     description="Block reconstruction with a diagonal plus low-rank Fisher loss",
 )  # fmt: skip
 @register_method(
     "fima-q-init", config=FimaQConfig, settings={"reconstruct": False}, title="FIMA-Q (start)",
-    source=_SOURCE, evidence=FROM_CODE, ranges="static", granularity="per tensor",
+    source=_SOURCE, evidence=FROM_CODE, ranges="static",
+    granularity="per tensor; per channel behind norms, folded",
     weight_bits="4 + 40/K", description="The calibrated start of FIMA-Q, without reconstruction",
 )  # fmt: skip
 def fima_q(bench: Workbench) -> None:

@@ -164,7 +164,12 @@ class FixedInput(LearnableInput):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """x_hat, as if it were x to a gradient."""
-        return tokens + (self.fixed(tokens) - tokens).detach()
+        plain = self.plain(tokens)
+        return plain + (self.fixed(tokens) - plain).detach()
+
+    def plain(self, tokens: Tensor) -> Tensor:
+        """As the scheme says."""
+        return self.fixed.reference(tokens)
 
     def frozen(self) -> InputQuantizer:
         """The scheme itself."""

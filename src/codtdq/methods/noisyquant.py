@@ -27,6 +27,7 @@ Deviations from the original:
 - The error is measured against W_hat X, not against the clipped input, and on PTQ4ViT by g = 1,
   too.
 - An operator that runs several times per image is set up before the pass, from all of its calls.
+- One draw of nu per operator; seeds of the benchmark vary it.
 - On twin grids N is counted in the step of the positive half.
 """
 

@@ -31,7 +31,7 @@ from codtdq.layers.weight_stores import UniformWeight
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.gadt import GroupedTransform
 from codtdq.methods.pq_sam_tuning import OutputTuner, TunedOperator, TuningPlan
-from codtdq.methods.registry import FROM_PAPER, MethodConfig, register_method
+from codtdq.methods.registry import SECOND_HAND, MethodConfig, register_method
 from codtdq.methods.workbench import MethodSite, Workbench
 from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of
 
@@ -59,7 +59,7 @@ class PqSamConfig(MethodConfig):
 _DECLARED: dict[str, Any] = {
     "config": PqSamConfig,
     "source": "Liu et al., ECCV 2024 (second-hand description)",
-    "evidence": FROM_PAPER,
+    "evidence": SECOND_HAND,
     "ranges": "static",
     "granularity": "per tensor, after a shift and a scale of each group of channels",
     "act_bits": "4",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from codtdq.methods.registry import FROM_PAPER, OWN, MethodInfo, add_preset_method
 from codtdq.planning.presets import PRESETS, preset
 
@@ -39,3 +41,18 @@ def _declare(name: str) -> MethodInfo:
 
 for _name in PRESETS:
     add_preset_method(_name, _declare(_name))
+
+# The step from dstg-only to cod-tdq-guarded changes two things on a model that declares shared
+# ranges (CFRN's convolutions): this one changes the granularity alone.
+add_preset_method(
+    "dstg-only",
+    dataclasses.replace(
+        _declare("dstg-only"),
+        name="dstg-everywhere",
+        title="DSTG everywhere",
+        source=OWN,
+        evidence=OWN,
+        description="token-group ranges in every operator, whatever the model declares",
+    ),
+    follows_model=False,
+)

@@ -272,6 +272,13 @@ _SOURCE = "Yuan et al., ECCV 2022"
 
 
 @register_method(
+    "ptq4vit-mse", config=PTQ4ViTConfig, settings={"metric": "mse"},
+    title="PTQ4ViT (plain squared error)", source=_SOURCE, evidence=FROM_CODE, ranges="static",
+    granularity="per tensor, twin after GELU", calibration_images=32,
+    weight_bits="4 (Linear), 4 + 32/K (conv)",
+    description="PTQ4ViT without gradient weights: the control of its metric",
+)  # fmt: skip
+@register_method(
     "ptq4vit-per-channel", config=PTQ4ViTConfig, settings={"w_granularity": "per_channel"},
     title="PTQ4ViT (per-channel weights)", source=_SOURCE, evidence=FROM_CODE, ranges="static",
     granularity="per tensor, twin after GELU", calibration_images=32, gradients=True,

@@ -31,7 +31,7 @@ from torch import Tensor
 from codtdq.layers.input_quantizers import InputQuantizer
 from codtdq.layers.weight_stores import UniformWeight
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.registry import FROM_PAPER, MethodConfig, register_method
+from codtdq.methods.registry import SECOND_HAND, MethodConfig, register_method
 from codtdq.methods.workbench import Workbench
 from codtdq.quantizer.affine import EPS, encode_shifted, nearest
 
@@ -100,7 +100,7 @@ def suppress_zeros(blocks: Tensor, bits: int, *, rounded: bool = False) -> Tenso
 
 _DECLARED: dict[str, Any] = {
     "source": "Kim et al., arXiv 2509.26436, 2025 (second-hand description)",
-    "evidence": FROM_PAPER,
+    "evidence": SECOND_HAND,
     "ranges": "dynamic",
     "granularity": "static per tensor, shift by token x 16 channels",
     "act_bits": "4 + 3/16",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from codtdq.layers.weight_stores import UniformWeight
-from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of
+from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of, offset_grid
 
 PERCENTILES = (0.999, 0.9999, 0.99999)
 _TAIL = 64  # a quantile with so small a share beyond it is found without sorting
@@ -33,15 +33,23 @@ def quantile_rows(rows: Tensor, q: float) -> Tensor:
 
 
 def percentile_grid(
-    rows: Tensor, bits: int, *, symmetric: bool = False, percentiles: Sequence[float] = PERCENTILES
+    rows: Tensor,
+    bits: int,
+    *,
+    symmetric: bool = False,
+    anywhere: bool = False,
+    percentiles: Sequence[float] = PERCENTILES,
 ) -> tuple[Tensor, Tensor]:
     """(step, zero), each [G, 1]: of the grids between the percentiles 1-p and p of each row of
     [G, n], the one with the least mean squared error.
+
+    anywhere: the range need not contain zero; its zero-point may then lie outside the codes.
     """
     limits = code_limits(bits, symmetric)
     best: tuple[Tensor, Tensor, Tensor] | None = None
     for p in percentiles:
-        step, zero = grid_of(quantile_rows(rows, 1 - p), quantile_rows(rows, p), bits, symmetric)
+        low, high = quantile_rows(rows, 1 - p), quantile_rows(rows, p)
+        step, zero = (offset_grid if anywhere else grid_of)(low, high, bits, symmetric)
         error = (fake_shifted(rows, step, zero, *limits) - rows).square().mean(1, keepdim=True)
         if best is None:
             best = (error, step, zero)

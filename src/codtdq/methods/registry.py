@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FROM_CODE = "released code"
 FROM_PAPER = "paper text"
 FROM_ABSTRACT = "re-implemented from the abstract"
+SECOND_HAND = "second-hand description"  # summaries and notes; neither code nor paper at hand
 OWN = "this project"
 
 
@@ -102,6 +103,7 @@ class Method:
     config: Any  # a MethodConfig, or None where a preset brings its own config
     build: Build | None
     preset: str | None = None
+    follows_model: bool = True  # whether a preset takes over the modes that a model declares
 
 
 _METHODS: dict[str, Method] = {}
@@ -138,9 +140,9 @@ def register_method(
     return add
 
 
-def add_preset_method(preset: str, info: MethodInfo) -> None:
+def add_preset_method(preset: str, info: MethodInfo, *, follows_model: bool = True) -> None:
     """Make a preset of the plan-driven converter a method."""
-    _METHODS[info.name] = Method(info, None, None, preset)
+    _METHODS[info.name] = Method(info, None, None, preset, follows_model)
 
 
 def list_methods() -> list[str]:

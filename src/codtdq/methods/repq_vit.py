@@ -16,7 +16,8 @@ Deviations from the released code:
 - Linear and Conv inputs and weights only; softmax (its log-sqrt2 scheme) and the two products of
   attention stay float, as for every method here.
 - z~ is rounded: with the float mean of the release, folded and per-channel codes differ.
-- Padded windows get the image of zero, s~ r2, after a fold (the release pads with 0).
+- Padded windows get the image of zero, s~ r2, after a fold (the release pads with 0). A channel
+  whose range does not reach zero clips it, as it does before the fold.
 - Any norm that only operators read is folded, once for all its readers; one that cannot take the
   fold itself leaves it to its operators. Before a convolution that pads with zeros no shift is
   exact: all channels share z~ from the start there, and each step is the least that covers its
@@ -108,8 +109,8 @@ def repq_vit(bench: Workbench) -> None:
             step, zero = tensor_grid(rows, site.act_bits, bench.config.values)
         else:
             if norm not in grids:
-                grid = channel_grids(rows, site.act_bits, bench.config.values)
                 shifted = _takes_shift(bench, norm, groups[norm])
+                grid = channel_grids(rows, site.act_bits, bench.config.values, anywhere=shifted)
                 grids[norm] = grid if shifted else with_common_zero(*grid, site.act_bits)
             step, zero = grids[norm]
         bench.install(
@@ -122,21 +123,23 @@ def repq_vit(bench: Workbench) -> None:
     for norm, (step, zero) in grids.items():
         for site in groups[norm]:
             bench.install(site, weight=FloatWeight.of(weights[site.name]))
-        scale, shift, grid = reparameterize(step, zero)
+        bits = groups[norm][0].act_bits
+        assert bits is not None
+        scale, shift, grid = reparameterize(step, zero, bits)
         if not _fold(bench, norm, groups[norm], scale, shift, grid):
             explicit.append(norm)
         spread[norm] = round(float(scale.max() / scale.min()), 3)
     bench.notes.update(r1_max_over_min=spread, explicit_norms=explicit)
 
 
-def reparameterize(step: Tensor, zero: Tensor) -> tuple[Tensor, Tensor | None, Grid]:
+def reparameterize(step: Tensor, zero: Tensor, bits: int = 4) -> tuple[Tensor, Tensor | None, Grid]:
     """Per-channel grids [C] -> scale r1 [C], shift -s r2 [C], and the common grid (s~, z~), [1].
 
     (x - shift) / scale on the common grid has the codes of x on its channel's grid. No shift (None)
-    if all zero-points are one.
+    if all zero-points are one. Any whole z~ does; a code of the grid is the natural one.
     """
     common_step = step.mean().reshape(1)
-    common_zero = nearest(zero.mean()).reshape(1)
+    common_zero = nearest(zero.mean()).clamp(0, 2**bits - 1).reshape(1)
     shift = -step * (zero - common_zero)
     grid = (common_step, common_zero)
     return step / common_step, shift if bool(shift.any()) else None, grid
@@ -150,11 +153,15 @@ def with_common_zero(step: Tensor, zero: Tensor, bits: int) -> Grid:
     return wide, common.expand_as(wide)
 
 
-def channel_grids(rows: Tensor, bits: int, values: int) -> Grid:
-    """(step, zero), each [C], of rows [N, C]."""
+def channel_grids(rows: Tensor, bits: int, values: int, *, anywhere: bool = True) -> Grid:
+    """(step, zero), each [C], of rows [N, C].
+
+    anywhere: a channel's range need not contain zero; the shift of the fold makes up for it.
+    """
     rows = _spaced(rows, max(1, values // rows.shape[1]))
-    step, zero = percentile_grid(rows.T.contiguous(), bits)
-    return step.flatten().clamp(min=float(step.max()) * STEP_FLOOR), zero.flatten()
+    step, zero = percentile_grid(rows.T.contiguous(), bits, anywhere=anywhere)
+    raised = step.clamp(min=float(step.max()) * STEP_FLOOR)
+    return raised.flatten(), nearest(zero * step / raised).flatten()
 
 
 def tensor_grid(rows: Tensor, bits: int, values: int) -> Grid:

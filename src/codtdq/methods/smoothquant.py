@@ -17,6 +17,8 @@ Deviations from the released code, which smooths LayerNorm -> qkv and LayerNorm 
   output channel's own weight grid absorbs at no cost.
 - A channel that was zero in all of calibration keeps s = 1: the release's floor would multiply
   whatever appears there later by 1e5.
+- Weights have a scale per output channel, as in the release (the paper's levels: per tensor);
+  pixels of convolutions count as tokens and have their own range in O1.
 - 4-bit grids; the paper has 8-bit ones. Attention's two products stay float, as for every method
   here. The image is read with 8 bits.
 """

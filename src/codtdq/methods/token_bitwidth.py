@@ -194,6 +194,7 @@ def constant_shift_rows(rows: Tensor, bits: int) -> Tensor:
     "token-bitwidth", config=TokenBitsConfig, title="Token bit-width (style)",
     source="Kim et al., Pattern Recognition 2026", evidence=FROM_ABSTRACT, ranges="dynamic",
     granularity="token (convolutions: per tensor, static)", act_bits="4 (mean) + 38/C",
+    weight_bits="4 + 40/K",
     description="3 to 6 bits per token by its range, 4 in the mean; a shifting grid behind GELU",
 )  # fmt: skip
 def token_bitwidth(bench: Workbench) -> None:

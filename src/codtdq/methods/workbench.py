@@ -144,3 +144,18 @@ class Workbench:
         if self.calibration is None:
             raise CalibrationError("this method needs calibration data; pass calibration=batches")
         return self.calibration
+
+
+def count_images(batches: Iterable[Any] | None) -> int:
+    """How many images a calibration set has, where that is known."""
+    if batches is None:
+        return 0
+    images = getattr(batches, "images", None)
+    if isinstance(images, int):
+        return images
+    if isinstance(batches, list | tuple):
+        return sum(b.shape[0] if isinstance(b, torch.Tensor) else 1 for b in batches)
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        return 0

@@ -15,6 +15,7 @@ from codtdq.errors import UnsupportedError
 ABI_VERSION = 1
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
+OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
 MAX_GROUP = 128
 
 # What the C header defines; `_check` compares every one of them with the library.
@@ -128,6 +129,11 @@ def unavailable_reason() -> str | None:
     return "turned off" if _off else _reason
 
 
+def turned_off() -> bool:
+    """Whether this is inside of `disabled`."""
+    return _off
+
+
 def instruction_set() -> str | None:
     """The instruction set in use, or None without the engine."""
     library = load()
@@ -161,9 +167,12 @@ def disabled() -> Iterator[None]:
 
 
 def path() -> Path:
-    """Where the library belongs."""
+    """Where the library belongs, or the file that the environment names instead."""
     import codtdq
 
+    other = os.environ.get(OTHER_FILE)
+    if other:
+        return Path(other)
     places = [Path(folder) / "native" / "lib" / FILE for folder in codtdq.__path__]
     return next((place for place in places if place.is_file()), places[-1])
 
@@ -173,6 +182,8 @@ def _open() -> Any:
     if wish == "0":
         raise UnsupportedError(f"turned off by {SWITCH}=0")
     file = path()
+    if not file.is_file() and os.environ.get(OTHER_FILE):
+        raise UnsupportedError(f"{OTHER_FILE}={file}: no such file")
     if not file.is_file():
         raise UnsupportedError(
             "the library was not built when codtdq was installed (no C++ compiler was found); "
@@ -182,7 +193,10 @@ def _open() -> Any:
         library = ctypes.CDLL(str(file))
     except OSError as error:
         raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
-    _declare(library)
+    try:
+        _declare(library)
+    except AttributeError as error:
+        raise UnsupportedError(f"{file} is another version: {error}; reinstall codtdq") from error
     _check(library, file)
     if wish and library.cod_select(wish.encode()):
         names = library.cod_available().decode().replace(" ", ", ")
@@ -197,6 +211,7 @@ def _declare(library: Any) -> None:
     library.cod_quantize_groups.argtypes = [
         POINTER(Rows), POINTER(QuantSpec), POINTER(Quantized), c_int32
     ]  # fmt: skip
+    library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int32]
     library.cod_quantize_fixed.argtypes = [
         POINTER(Rows), c_int32, c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(Quantized),
         c_int32,

@@ -31,7 +31,7 @@ class PackedWeights:
     def __init__(
         self, codes: Tensor, scale: Tensor, group: int, weight_group: int | None = None
     ) -> None:
-        """Pack codes int8 [O, T, I] in -8..7 with scales [O, 1], or per group [O, T * ceil(I/w)]."""
+        """Pack codes int8 [O, T, I] in -8..7 with scales [O, 1] or, per group, [O, T ceil(I/w)]."""
         engine = _engine()
         codes, scale = codes.contiguous(), scale.float().contiguous()
         outputs, taps, inputs = codes.shape
@@ -45,6 +45,7 @@ class PackedWeights:
                 f"no native product for weights {tuple(codes.shape)} in activation groups of "
                 f"{group} and weight groups of {weight_group}"
             )
+        self.instruction_set = library.instruction_set()
         self._free = weakref.finalize(self, engine.cod_weight_free, self._handle)
         self.number = next(_numbers)
         _weights[self.number] = self
@@ -90,6 +91,33 @@ def encode_groups(x: Tensor, spec: QuantSpec, group: int) -> Codes:
     return Codes(codes, step, sums, False, spec.bits > 5)
 
 
+def largest_magnitude(x: Tensor, *, per_channel: bool = False) -> Tensor:
+    """Largest |x| of maps [B, C, *positions] or rows [N, C]: [1] or [C]; NaN if x is not finite."""
+    width = x.shape[1] if per_channel else 1
+    views = _views(x)
+    found = torch.empty(len(views), width)
+    for image, view in enumerate(views):
+        place = found.data_ptr() + 4 * image * width
+        _check(_engine().cod_absmax(byref(view), per_channel, place, torch.get_num_threads()))
+    return found[0] if len(views) == 1 else found.amax(0)
+
+
+def dequantized_channels(x: Tensor, bits: int, radius: Tensor, step: Tensor) -> Tensor:
+    """x_hat as rows [N, C] under a radius and step for each channel, or one for all."""
+    rows, channels = x.numel() // x.shape[1], x.shape[1]
+    x_hat = torch.empty(rows, channels)
+    out = Quantized(None, 0, None, None, None, None, None, None)
+    each, done = radius.numel() > 1, 0
+    for view in _views(x):
+        out.x_hat = x_hat.data_ptr() + 4 * done * channels
+        _check(_engine().cod_quantize_fixed(
+            byref(view), bits, radius.data_ptr(), step.data_ptr(), each, 4, 0, byref(out),
+            torch.get_num_threads(),
+        ))  # fmt: skip
+        done += view.rows
+    return x_hat
+
+
 def encode_fixed(x: Tensor, bits: int, radius: Tensor, step: Tensor, group: int) -> Codes:
     """Codes of x under one given radius and step, each [1]."""
     rows, channels = x.numel() // x.shape[1], x.shape[1]
@@ -121,6 +149,11 @@ def product(
     out = Output(y.data_ptr(), weights.outputs, None if bias is None else bias.data_ptr(),
                  ACTIVATIONS[activation])  # fmt: skip
     threads = torch.get_num_threads()
+    if weights.instruction_set != library.instruction_set():
+        raise UnsupportedError(
+            f"weights were packed for {weights.instruction_set}, {library.instruction_set()} is "
+            "in use; call use_backend again"
+        )
     _check(_engine().cod_conv(byref(given), byref(geometry), weights.handle, byref(out), threads))
     return y
 
@@ -164,7 +197,8 @@ def _views(x: Tensor) -> list[Rows]:
     tokens = x.flatten(2)  # a view for contiguous and channels-last maps, else one copy
     if tokens.stride(0) == positions * tokens.stride(2):
         rows = tokens.shape[0] * positions
-        return [_held(Rows(tokens.data_ptr(), rows, channels, tokens.stride(2), tokens.stride(1)), tokens)]
+        view = Rows(tokens.data_ptr(), rows, channels, tokens.stride(2), tokens.stride(1))
+        return [_held(view, tokens)]
     return [
         _held(Rows(tokens.data_ptr() + 4 * image * tokens.stride(0), positions, channels,
                    tokens.stride(2), tokens.stride(1)), tokens)

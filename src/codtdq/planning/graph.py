@@ -1,8 +1,9 @@
 """What feeds what: found by running the model once and following its tensors.
 
 For every operator: what produced its input (a norm, GELU, another operator, ...), which operators
-read the same tensor, and in which order they run. For every norm: which operators read it, and
-whether nothing else does, so that its affine part may be folded into them.
+read the same tensor, in which order they run, and which module alone reads its output (a batch
+norm, an activation: what an engine may fuse). For every norm: which operators read it, and whether
+nothing else does, so that its affine part may be folded into them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _TRANSPORT = frozenset(
     "__get__".split()
 )
 _PADDING = frozenset({"pad"})
+_FOLLOWERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GELU, nn.ReLU)
 _ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "relu_": "relu", "relu6": "relu", "silu": "silu",
     "sigmoid": "sigmoid", "softmax": "softmax", "scaled_dot_product_attention": "attention",
@@ -71,6 +73,8 @@ class ModelGraph:
     order: list[str] = field(default_factory=list)  # operators as they first run
     calls: dict[str, int] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)  # input channels by operator
+    # operator or follower -> the batch norm, GELU or ReLU module that alone reads its output
+    followers: dict[str, str] = field(default_factory=dict)
 
     def sharing(self, name: str) -> list[str]:
         """All operators that read the same channels as `name`, itself included, in order."""
@@ -90,6 +94,10 @@ def trace(model: nn.Module, batch: Any) -> ModelGraph:
     for name, norm in norm_names.items():
         graph.norms[name] = NormUse(name, _channels(norm))
         handles.append(norm.register_forward_hook(tracer.after_norm(name)))
+    for name, module in model.named_modules():
+        if isinstance(module, _FOLLOWERS):
+            handles.append(module.register_forward_pre_hook(tracer.before_follower(name)))
+            handles.append(module.register_forward_hook(tracer.after_follower(name)))
     for operator in operators(model):
         if operator.obstacle is None and operator.kind != "other":
             module, name = operator.module, operator.name
@@ -113,6 +121,7 @@ def trace(model: nn.Module, batch: Any) -> ModelGraph:
     if not graph.order:
         raise ConfigError(f"{type(model).__name__} ran no Linear or Conv that could be quantized")
     graph.widths = {name: _inputs(model, name) for name in graph.order}
+    graph.followers = tracer.followers()
     for norm_use in graph.norms.values():
         wide = [n for n in norm_use.consumers if graph.widths[n] != norm_use.channels]
         norm_use.other_uses += [f"{name} (another width)" for name in wide]
@@ -128,6 +137,9 @@ class _Tracer(TorchFunctionMode):
         self._sources: Any = WeakTensorKeyDictionary()
         self._count = 0
         self._inside = 0  # operators that are running: their own function calls are no uses
+        self._uses: dict[int, int] = {}  # by number of the tensor
+        self._made: dict[int, str] = {}  # tensor number -> operator or follower that made it
+        self._read: dict[str, list[int]] = {}  # follower -> tensors that it read
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -160,10 +172,44 @@ class _Tracer(TorchFunctionMode):
             self._count += 1
 
     def use(self, tensor: Any, by: str) -> None:
-        """Note that something other than an operator reads the output of a norm."""
+        """Note that something other than an operator reads a tensor."""
         source = self._sources.get(tensor) if isinstance(tensor, Tensor) else None
-        if source is not None and source.kind == "norm":
+        if source is None:
+            return
+        self._uses[source.tensor] = self._uses.get(source.tensor, 0) + 1
+        if source.kind == "norm":
             self._graph.norms[source.name].other_uses.append(by)
+
+    def followers(self) -> dict[str, str]:
+        """Makers whose every output is read once, by one and the same follower, and only there."""
+        made: dict[str, list[int]] = {}
+        for number, maker in self._made.items():
+            made.setdefault(maker, []).append(number)
+        found: dict[str, str] = {}
+        for name, read in self._read.items():
+            makers = {self._made.get(number, "") for number in read}
+            maker = makers.pop() if len(makers) == 1 else ""
+            outputs = made.get(maker, [])
+            once = all(self._uses.get(number) == 1 for number in outputs)
+            if maker and once and sorted(outputs) == sorted(read):
+                found[maker] = name
+        return found
+
+    def before_follower(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            source = self._sources.get(args[0]) if args else None
+            number = -1 if source is None or source.padded else source.tensor
+            self._read.setdefault(name, []).append(number)
+
+        return hook
+
+    def after_follower(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            source = self._sources.get(output)
+            if source is not None:
+                self._made[source.tensor] = name
+
+        return hook
 
     def after_norm(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -183,6 +229,7 @@ class _Tracer(TorchFunctionMode):
             elif known != source:
                 graph.inputs[name] = Source("several")
             graph.calls[name] = graph.calls.get(name, 0) + 1
+            self._uses[source.tensor] = self._uses.get(source.tensor, 0) + 1
             if source.kind == "norm":
                 norm = graph.norms[source.name]
                 if known is None:
@@ -201,6 +248,7 @@ class _Tracer(TorchFunctionMode):
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             self._inside -= 1
             self.mark(output, "operator", name)
+            self._made[self._count - 1] = name
 
         return hook
 

@@ -119,3 +119,11 @@ def floor_codes(x: Tensor, step: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
 def raise_codes(floors: Tensor, up: Tensor, low: int, high: int) -> Tensor:
     """Codes `floors + up` inside the grid; up is 0 or 1, or between them while it is learned."""
     return torch.clamp(floors + up, low, high)
+
+
+def offset_grid(low: Tensor, high: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """(step, zero) of the grid that spans exactly [low, high], zero inside it or not."""
+    if symmetric:
+        return grid_of(low, high, bits, symmetric)
+    step = ((high - low) / (2**bits - 1)).clamp(min=EPS)
+    return step, torch.round(-low / step)

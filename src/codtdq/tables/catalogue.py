@@ -19,7 +19,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Ours": ("cod-tdq", "cod-tdq-literal", "cod-tdq-guarded", "cod-tdq-plus"),
 }  # fmt: skip
-OTHER = "Other"
+OTHER = "Variants, controls and others"
 
 TITLES = {  # for methods of which every cell failed, so that no row brings a title
     "fp32": "FP32", "w8a8": "W8A8 (naive)", "w4a8": "W4A8 (naive)", "w4a4": "W4A4 (naive)",
@@ -44,6 +44,7 @@ ABLATION: dict[str, Variant] = {
     "w4a4": Variant(False, "-", "shared range"),
     "per-tensor": Variant(False, "-", "fixed global range"),
     "dstg-only": Variant(True, "-", "all operators"),
+    "dstg-everywhere": Variant(True, "-", "shared ranges of the model included"),
     "dcrp-attn": Variant(False, "C1 + C2", "attention only"),
     "dcrp-only": Variant(False, "C1 + C2", "all operators"),
     "dcrp-only-fixed": Variant(False, "C1 + C2", "fixed by calibration"),

@@ -24,6 +24,12 @@ def statement(entries: Sequence[Entry], what: str = "Simulated W4A4") -> list[st
         f"{_plural('seed', _distinct(row['seed'] for row in rows))}.",
         f"Machine: {_joined(_machine(e) for e in environments)}; {', '.join(versions)}.",
     ]
+    learned = [row for row in rows if (row.get("info") or {}).get("reconstructs")]
+    if learned:
+        budgets = _joined(row["budget"] for row in learned)
+        steps = sorted({int((row.get("calibration") or {}).get("steps") or 0) for row in learned})
+        span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+        lines.append(f"Methods that reconstruct: budget {budgets}, {span} optimisation steps.")
     mixed = _mixed(rows, environments)
     return lines + ([f"Mixed results: {'; '.join(mixed)}."] if mixed else [])
 

@@ -71,23 +71,26 @@ static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
 }
 
 static inline int8_t code_of(float x, float radius, float step) {
-  if (!(step == step)) return 0;  // a NaN has no code
+  if (!(step == step && x == x)) return 0;  // a NaN has no code
   x = x > radius ? radius : x;
   x = x < -radius ? -radius : x;
   return (int8_t)__builtin_nearbyintf(x / step);
 }
 
 // x * (1 / step) is one rounding away from x / step: only next to a tie can the code differ, and
-// there the true quotient is taken.
+// there the true quotient is taken. min and max return their second operand for NaN: it stays one,
+// fails the test for a tie as well and gets code 0 there.
 static inline __m256i codes8(const float *x, __m256 radius, __m256 low, __m256 step, __m256 inverse,
                              __m256 near) {
-  const __m256 c = _mm256_max_ps(_mm256_min_ps(_mm256_loadu_ps(x), radius), low);
+  const __m256 c = _mm256_max_ps(low, _mm256_min_ps(radius, _mm256_loadu_ps(x)));
   const __m256 y = _mm256_mul_ps(c, inverse);
   const __m256i q = _mm256_cvtps_epi32(y);
   const __m256 off = _mm256_sub_ps(y, _mm256_cvtepi32_ps(q));
   const __m256 away = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), off);
-  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(away, near, _CMP_NLE_UQ)) != 0, 0))
-    return _mm256_cvtps_epi32(_mm256_div_ps(c, step));
+  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(away, near, _CMP_NLE_UQ)) != 0, 0)) {
+    const __m256 number = _mm256_cmp_ps(c, c, _CMP_ORD_Q);
+    return _mm256_cvtps_epi32(_mm256_and_ps(_mm256_div_ps(c, step), number));
+  }
   return q;
 }
 
@@ -121,6 +124,7 @@ static inline int32_t encode_group(const float *x, int n, float radius, float st
   return sum;
 }
 
+#include "epilogue.inl"
 #include "project.inl"
 
 namespace {
@@ -137,51 +141,77 @@ inline void add16(__m256i &a, __m256i b) {
   __asm__("vpaddw %1, %0, %0" : "+x"(a) : "x"(b));
 }
 
-// WIDE: 8-bit activations; at most 8 quads fit 16-bit sums, so longer groups go in runs of 8.
-template <bool SCALED, bool WIDE>
-void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const *c,
-             const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
-             int step_stride, float *acc) {
+inline void leave(const __m256 (&f)[MR][2], const cod::Epilogue &out) {
+  if (out.columns < NR) {
+#pragma GCC unroll 3
+    for (int r = 0; r < MR; r++) {
+      _mm256_store_ps(out.acc + r * NR, f[r][0]);
+      _mm256_store_ps(out.acc + r * NR + 8, f[r][1]);
+    }
+    return store_tile(out, NR);
+  }
+  const __m256 one = _mm256_set1_ps(1.0f), zero = _mm256_setzero_ps();
+  const __m256 a0 = out.scale ? _mm256_load_ps(out.scale) : one;
+  const __m256 a1 = out.scale ? _mm256_load_ps(out.scale + 8) : one;
+  const __m256 b0 = out.bias ? _mm256_loadu_ps(out.bias) : zero;
+  const __m256 b1 = out.bias ? _mm256_loadu_ps(out.bias + 8) : zero;
+#pragma GCC unroll 3
+  for (int r = 0; r < MR; r++) {
+    if (r >= out.rows) break;
+    float *y = out.y + r * out.stride;
+    _mm256_storeu_ps(y, _mm256_fmadd_ps(f[r][0], a0, b0));
+    _mm256_storeu_ps(y + 8, _mm256_fmadd_ps(f[r][1], a1, b1));
+  }
+}
+
+// One run of quads into 16-bit sums; QUADS 0: as many as `quads` says.
+template <int QUADS>
+inline __attribute__((always_inline)) void run_of(const int8_t *x0, const int8_t *x1,
+                                                  const int8_t *x2, const uint8_t *w, int quads,
+                                                  __m256i (&d)[MR][2]) {
+#pragma GCC unroll 8
+  for (int q = 0; q < (QUADS ? QUADS : quads); q++, w += 4 * NR) {
+    const __m256i w0 = _mm256_load_si256((const __m256i *)w);
+    const __m256i w1 = _mm256_load_si256((const __m256i *)(w + 32));
+    __m256i b = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x0 + 4 * q)));
+    add16(d[0][0], _mm256_maddubs_epi16(w0, b));
+    add16(d[0][1], _mm256_maddubs_epi16(w1, b));
+    b = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x1 + 4 * q)));
+    add16(d[1][0], _mm256_maddubs_epi16(w0, b));
+    add16(d[1][1], _mm256_maddubs_epi16(w1, b));
+    b = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x2 + 4 * q)));
+    add16(d[2][0], _mm256_maddubs_epi16(w0, b));
+    add16(d[2][1], _mm256_maddubs_epi16(w1, b));
+  }
+}
+
+// Groups of 32: eight quads always fit the 16-bit sums, at 4 and at 8 bits.
+template <bool SCALED>
+void tile32(const int8_t *const *x, const float *const *s, const int32_t *const *c,
+            const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int step_stride,
+            const cod::Epilogue &out) {
   const __m256i ones = _mm256_set1_epi16(1);
-  const int quads = group / 4, run = WIDE ? 8 : 32;
   __m256 f[MR][2];
 #pragma GCC unroll 3
   for (int r = 0; r < MR; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
-  for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR)
-    for (int64_t g = 0; g < groups; g++) {
-      const int64_t at = g * group;
-      __m256i sum[MR][2];
-      for (int begin = 0; begin < quads; begin += run) {
-        const int end = begin + run < quads ? begin + run : quads;
-        __m256i d[MR][2];
+  for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR) {
+    const int8_t *x0 = x[0], *x1 = x[1], *x2 = x[2];
+    const float *s0 = s[0], *s1 = s[1], *s2 = s[2];
+    const int32_t *c0 = c[0], *c1 = c[1], *c2 = c[2];
+    for (int64_t g = 0; g < groups; g++, x0 += 32, x1 += 32, x2 += 32, w += 32 * NR) {
+      __m256i d[MR][2];
 #pragma GCC unroll 3
-        for (int r = 0; r < MR; r++) d[r][0] = d[r][1] = _mm256_setzero_si256();
-        for (int q = begin; q < end; q++, w += 4 * NR) {
-          const __m256i w0 = _mm256_load_si256((const __m256i *)w);
-          const __m256i w1 = _mm256_load_si256((const __m256i *)(w + 32));
-#pragma GCC unroll 3
-          for (int r = 0; r < MR; r++) {
-            int32_t four;
-            __builtin_memcpy(&four, x[r] + at + 4 * q, 4);
-            const __m256i b = _mm256_set1_epi32(four);
-            add16(d[r][0], _mm256_maddubs_epi16(w0, b));
-            add16(d[r][1], _mm256_maddubs_epi16(w1, b));
-          }
-        }
-#pragma GCC unroll 3
-        for (int r = 0; r < MR; r++) {
-          d[r][0] = _mm256_madd_epi16(d[r][0], ones);
-          d[r][1] = _mm256_madd_epi16(d[r][1], ones);
-          sum[r][0] = begin ? _mm256_add_epi32(sum[r][0], d[r][0]) : d[r][0];
-          sum[r][1] = begin ? _mm256_add_epi32(sum[r][1], d[r][1]) : d[r][1];
-        }
-      }
+      for (int r = 0; r < MR; r++) d[r][0] = d[r][1] = _mm256_setzero_si256();
+      run_of<8>(x0, x1, x2, w, 8, d);
+      const int32_t sums[MR] = {c0[g], c1[g], c2[g]};
+      const float steps[MR] = {*s0, *s1, *s2};
+      s0 += step_stride, s1 += step_stride, s2 += step_stride;
 #pragma GCC unroll 3
       for (int r = 0; r < MR; r++) {
-        const __m256i offset = _mm256_set1_epi32(-COD_WEIGHT_OFFSET * c[r][g]);
-        const __m256 sx = _mm256_set1_ps(s[r][g * step_stride]);
-        __m256 a = _mm256_cvtepi32_ps(_mm256_add_epi32(sum[r][0], offset));
-        __m256 b = _mm256_cvtepi32_ps(_mm256_add_epi32(sum[r][1], offset));
+        const __m256i offset = _mm256_set1_epi32(-COD_WEIGHT_OFFSET * sums[r]);
+        const __m256 sx = _mm256_set1_ps(steps[r]);
+        const __m256 a = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(d[r][0], ones), offset));
+        const __m256 b = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(d[r][1], ones), offset));
         if (SCALED) {
           f[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(a, sx), _mm256_load_ps(ws), f[r][0]);
           f[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(b, sx), _mm256_load_ps(ws + 8), f[r][1]);
@@ -192,19 +222,64 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
       }
       if (SCALED) ws += NR;
     }
-#pragma GCC unroll 3
-  for (int r = 0; r < MR; r++) {
-    _mm256_store_ps(acc + r * NR, f[r][0]);
-    _mm256_store_ps(acc + r * NR + 8, f[r][1]);
   }
+  leave(f, out);
+}
+
+// Any group: runs of 8 quads (8-bit codes) or 32 (4-bit codes) fit the 16-bit sums.
+template <bool SCALED>
+void tile_any(const int8_t *const *x, const float *const *s, const int32_t *const *c,
+              const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
+              int step_stride, int run, const cod::Epilogue &out) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  const int quads = group / 4;
+  __m256 f[MR][2];
+#pragma GCC unroll 3
+  for (int r = 0; r < MR; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
+  for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR)
+    for (int64_t g = 0; g < groups; g++) {
+      const int64_t at = g * group;
+      __m256i sum[MR][2];
+#pragma GCC unroll 3
+      for (int r = 0; r < MR; r++)
+        sum[r][0] = sum[r][1] = _mm256_set1_epi32(-COD_WEIGHT_OFFSET * c[r][g]);
+      for (int begin = 0; begin < quads; begin += run) {
+        const int n = quads - begin < run ? quads - begin : run;
+        __m256i d[MR][2];
+#pragma GCC unroll 3
+        for (int r = 0; r < MR; r++) d[r][0] = d[r][1] = _mm256_setzero_si256();
+        run_of<0>(x[0] + at + 4 * begin, x[1] + at + 4 * begin, x[2] + at + 4 * begin, w, n, d);
+        w += (int64_t)n * 4 * NR;
+#pragma GCC unroll 3
+        for (int r = 0; r < MR; r++) {
+          sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(d[r][0], ones));
+          sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(d[r][1], ones));
+        }
+      }
+#pragma GCC unroll 3
+      for (int r = 0; r < MR; r++) {
+        const __m256 sx = _mm256_set1_ps(s[r][g * step_stride]);
+        const __m256 a = _mm256_cvtepi32_ps(sum[r][0]), b = _mm256_cvtepi32_ps(sum[r][1]);
+        if (SCALED) {
+          f[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(a, sx), _mm256_load_ps(ws), f[r][0]);
+          f[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(b, sx), _mm256_load_ps(ws + 8), f[r][1]);
+        } else {
+          f[r][0] = _mm256_fmadd_ps(a, sx, f[r][0]);
+          f[r][1] = _mm256_fmadd_ps(b, sx, f[r][1]);
+        }
+      }
+      if (SCALED) ws += NR;
+    }
+  leave(f, out);
 }
 
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int wide,
-          float *acc) {
-  auto call = ws ? (wide ? tile_of<true, true> : tile_of<true, false>)
-                 : (wide ? tile_of<false, true> : tile_of<false, false>);
-  call(x, s, c, w, ws, taps, groups, group, step_stride, acc);
+          const cod::Epilogue &out) {
+  if (group == 32)
+    return (ws ? tile32<true> : tile32<false>)(x, s, c, w, ws, taps, groups, step_stride, out);
+  (ws ? tile_any<true> : tile_any<false>)(x, s, c, w, ws, taps, groups, group, step_stride,
+                                          wide ? 8 : 32, out);
 }
 
 void unpack(const uint8_t *packed, int64_t n, uint8_t *bytes) {
@@ -228,5 +303,5 @@ bool runs_here() {
 
 extern const cod::Kernels kAvx2;
 const cod::Kernels kAvx2 = {"avx2",    runs_here, W,  quantize_block, encode_group, encode_each,
-                            gelu,      MR,        NR, tile,          unpack, finish,
-                            multiply_add};
+                            gelu,      MR,        NR, tile,          unpack, activate,
+                            multiply_add,  magnitudes};

@@ -79,15 +79,16 @@ static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
 }
 
 // x * (1 / step) is one rounding away from x / step: only next to a tie can the code differ, and
-// there the true quotient is taken.
+// there the true quotient is taken. min and max return their second operand for NaN: it stays one,
+// fails the test for a tie as well and gets code 0 there.
 static inline __m512i codes16(__m512 x, __m512 radius, __m512 low, __m512 step, __m512 inverse,
                               __m512 near) {
-  const __m512 c = _mm512_max_ps(_mm512_min_ps(x, radius), low);
+  const __m512 c = _mm512_max_ps(low, _mm512_min_ps(radius, x));
   const __m512 y = _mm512_mul_ps(c, inverse);
   const __m512i q = _mm512_cvtps_epi32(y);
   const __m512 away = _mm512_abs_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(q)));
   if (__builtin_expect(_mm512_cmp_ps_mask(away, near, _CMP_NLE_UQ) != 0, 0))
-    return _mm512_cvtps_epi32(_mm512_div_ps(c, step));
+    return _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(c, c, _CMP_ORD_Q), _mm512_div_ps(c, step));
   return q;
 }
 
@@ -128,8 +129,8 @@ void encode_each(const float *x, int n, const float *radius, const float *step, 
     const __m512 r = _mm512_maskz_loadu_ps(mask, radius + i);
     const __m512 s = _mm512_mask_loadu_ps(_mm512_set1_ps(1.0f), mask, step + i);
     __m512 v = _mm512_maskz_loadu_ps(mask, x + i);
-    v = _mm512_max_ps(_mm512_min_ps(v, r), _mm512_sub_ps(_mm512_setzero_ps(), r));
-    const __mmask16 good = _mm512_cmp_ps_mask(s, s, _CMP_ORD_Q);
+    v = _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), r), _mm512_min_ps(r, v));
+    const __mmask16 good = _mm512_cmp_ps_mask(s, v, _CMP_ORD_Q);  // a NaN has no code
     const __m512i q = _mm512_maskz_cvtps_epi32(good, _mm512_div_ps(v, s));
     _mm_mask_storeu_epi8(codes + i, mask, _mm512_cvtepi32_epi8(q));
   }
@@ -140,7 +141,7 @@ constexpr int MR = 6, NR = 32;
 template <int GROUP, bool SCALED>
 void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const *c,
              const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
-             int step_stride, float *acc) {
+             int step_stride, const cod::Epilogue &out) {
   const int quads = (GROUP ? GROUP : group) / 4;
   __m512 f[MR][2];
 #pragma GCC unroll 6
@@ -183,24 +184,33 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
       }
     }
   }
+  const __m512 one = _mm512_set1_ps(1.0f), zero = _mm512_setzero_ps();
+  const uint32_t all = out.columns >= NR ? 0xffffffffu : (1u << out.columns) - 1;
+  const __mmask16 m0 = (__mmask16)all, m1 = (__mmask16)(all >> 16);
+  const __m512 a0 = out.scale ? _mm512_load_ps(out.scale) : one;
+  const __m512 a1 = out.scale ? _mm512_load_ps(out.scale + 16) : one;
+  const __m512 b0 = out.bias ? _mm512_maskz_loadu_ps(m0, out.bias) : zero;
+  const __m512 b1 = out.bias ? _mm512_maskz_loadu_ps(m1, out.bias + 16) : zero;
 #pragma GCC unroll 6
   for (int r = 0; r < MR; r++) {
-    _mm512_store_ps(acc + r * NR, f[r][0]);
-    _mm512_store_ps(acc + r * NR + 16, f[r][1]);
+    if (r >= out.rows) break;
+    float *y = out.y + r * out.stride;
+    _mm512_mask_storeu_ps(y, m0, _mm512_fmadd_ps(f[r][0], a0, b0));
+    _mm512_mask_storeu_ps(y + 16, m1, _mm512_fmadd_ps(f[r][1], a1, b1));
   }
 }
 
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int,
-          float *acc) {
+          const cod::Epilogue &out) {
   if (group == 32 && ws == nullptr)
-    tile_of<32, false>(x, s, c, w, ws, taps, groups, group, step_stride, acc);
+    tile_of<32, false>(x, s, c, w, ws, taps, groups, group, step_stride, out);
   else if (group == 32)
-    tile_of<32, true>(x, s, c, w, ws, taps, groups, group, step_stride, acc);
+    tile_of<32, true>(x, s, c, w, ws, taps, groups, group, step_stride, out);
   else if (ws == nullptr)
-    tile_of<0, false>(x, s, c, w, ws, taps, groups, group, step_stride, acc);
+    tile_of<0, false>(x, s, c, w, ws, taps, groups, group, step_stride, out);
   else
-    tile_of<0, true>(x, s, c, w, ws, taps, groups, group, step_stride, acc);
+    tile_of<0, true>(x, s, c, w, ws, taps, groups, group, step_stride, out);
 }
 
 // 64 packed bytes hold the 128 bytes of one quad: low nibbles first.
@@ -226,5 +236,5 @@ bool runs_here() {
 
 extern const cod::Kernels kAvx512;
 const cod::Kernels kAvx512 = {"avx512-vnni", runs_here, W,   quantize_block, encode_group, encode_each,
-                              gelu,          MR,        NR,  tile,          unpack, finish,
-                              multiply_add};
+                              gelu,          MR,        NR,  tile,          unpack, activate,
+                              multiply_add,  magnitudes};

@@ -67,6 +67,10 @@ COD_API int32_t cod_select(const char *isa);            /* COD_OK or COD_NO_KERN
 COD_API int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
                                     const cod_quantized *out, int32_t threads);
 
+/* Largest magnitude of the whole tensor (per_channel = 0, out [1]) or of each channel (out
+ * [channels]). NaN where a NaN or an infinity was seen. */
+COD_API int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int32_t threads);
+
 /* One step per tensor (per_channel = 0) or per channel; radius and step [1] or [channels]. */
 COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float *radius,
                                    const float *step, int32_t per_channel, int32_t group,

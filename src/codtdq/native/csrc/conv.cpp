@@ -1,5 +1,6 @@
 // Matrix products on codes: Linear is a convolution with one tap. A k x k kernel reads its rows
 // through pointers, tap by tap; no im2col matrix exists.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -141,7 +142,7 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
   std::vector<float> zero_steps((size_t)groups, 0.0f);
   std::vector<int32_t> zero_sums((size_t)groups, 0);
   const int64_t scales = w->grouped ? taps * groups : 1;
-  bool failed = false;
+  std::atomic<bool> failed{false};
   auto body = [&](int64_t first, int64_t last) {
     Aligned bytes(2 * w->panel_bytes), tile(mr * nr * (int64_t)sizeof(float));
     if (!bytes.data || !tile.data) {
@@ -167,14 +168,19 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
       for (int64_t p = cut * w->panels / cuts; p < (cut + 1) * w->panels / cuts; p++) {
         k.unpack(w->packed + p * w->panel_bytes, w->panel_bytes, bytes.data);
         const float *scale = w->scale + p * scales * nr;
-        const int64_t o = p * nr, n = w->outputs - o < nr ? w->outputs - o : nr;
+        const int64_t o = p * nr;
+        cod::Epilogue out{nullptr, y->row_stride, w->grouped ? nullptr : scale,
+                          y->bias ? y->bias + o : nullptr, 0,
+                          (int)(w->outputs - o < nr ? w->outputs - o : nr), y->activation, acc};
         for (int64_t tile_at = 0; begin + tile_at * mr < end; tile_at++) {
-          const int64_t at = tile_at * pointers;
+          const int64_t at = tile_at * pointers, row = begin + tile_at * mr;
+          out.y = y->data + row * y->row_stride + o;
+          out.rows = (int)(end - row < mr ? end - row : mr);
           k.tile(&xp[at], &sp[at], &cp[at], bytes.data, w->grouped ? scale : nullptr, taps, groups,
-                 w->group, step_stride, x->wide, acc);
-          for (int64_t r = 0; r < mr && begin + tile_at * mr + r < end; r++)
-            k.finish(acc + r * nr, w->grouped ? nullptr : scale, y->bias ? y->bias + o : nullptr,
-                     y->activation, (int)n, y->data + (begin + tile_at * mr + r) * y->row_stride + o);
+                 w->group, step_stride, x->wide, out);
+          if (y->activation != COD_ACT_NONE)
+            for (int64_t r = 0; r < out.rows; r++)
+              k.activate(out.y + r * out.stride, out.columns, y->activation);
         }
       }
     }
@@ -199,7 +205,7 @@ int32_t cod_depthwise(const float *x_hat, const cod_geometry *geometry, int64_t 
         if (from >= 0) k.multiply_add(x_hat + from * channels, weight + t * channels, channels, out);
       }
       if (y->activation != COD_ACT_NONE)
-        k.finish(out, nullptr, nullptr, y->activation, (int)channels, out);
+        k.activate(out, channels, y->activation);
     }
   });
   return COD_OK;

@@ -57,7 +57,7 @@ static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
 }
 
 static inline int8_t code_of(float x, float radius, float step, float qmax) {
-  if (!(step == step)) return 0;  // a NaN has no code
+  if (!(step == step && x == x)) return 0;  // a NaN has no code
   x = x > radius ? radius : x;
   x = x < -radius ? -radius : x;
   float q = nearbyintf(x / step);
@@ -74,6 +74,7 @@ static int32_t encode_group(const float *x, int n, float radius, float step, int
   return total;
 }
 
+#include "epilogue.inl"
 #include "project.inl"
 
 namespace {
@@ -88,7 +89,8 @@ constexpr int MR = 4, NR = 8;
 
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int,
-          float *acc) {
+          const cod::Epilogue &out) {
+  float *acc = out.acc;
   for (int i = 0; i < MR * NR; i++) acc[i] = 0.0f;
   for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR)
     for (int64_t g = 0; g < groups; g++, w += (int64_t)group * NR) {
@@ -104,6 +106,7 @@ void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c
       }
       if (ws) ws += NR;
     }
+  store_tile(out, NR);
 }
 
 void unpack(const uint8_t *packed, int64_t n, uint8_t *bytes) {
@@ -123,5 +126,5 @@ bool runs_here() { return true; }
 
 extern const cod::Kernels kGeneric;
 const cod::Kernels kGeneric = {"generic", runs_here, W,  quantize_block, encode_group, encode_each,
-                               gelu,      MR,        NR, tile,          unpack, finish,
-                               multiply_add};
+                               gelu,      MR,        NR, tile,          unpack, activate,
+                               multiply_add,  magnitudes};

@@ -29,6 +29,16 @@ struct alignas(64) GroupResult {
   int32_t active[16], infeasible[16], sums[16];
 };
 
+// Where a tile's results go: y[r * stride + j] = act(sum * scale[j] + bias[j]) for the first `rows`
+// rows and `columns` columns. scale, bias: [tile columns], or NULL; acc: scratch for one tile.
+struct Epilogue {
+  float *y;
+  int64_t stride;
+  const float *scale, *bias;
+  int rows, columns, activation;
+  float *acc;
+};
+
 struct Kernels {
   const char *name;
   bool (*runs_here)();  // asked once, before anything else of the file is called
@@ -47,14 +57,14 @@ struct Kernels {
   // [group / 4][columns][4], code + 8. ws: scales [taps * groups][columns], or NULL.
   void (*tile)(const int8_t *const *x, const float *const *s, const int32_t *const *c,
                const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
-               int step_stride, int wide, float *acc);
+               int step_stride, int wide, const Epilogue &out);
   // nibbles -> bytes: n bytes of `packed` become 2 n bytes
   void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
-  // y[i] = act(acc[i] * scale[i] + bias[i]), n values
-  void (*finish)(const float *acc, const float *scale, const float *bias, int activation, int n,
-                 float *y);
+  void (*activate)(float *y, int64_t n, int activation);  // in place
   // y[c] += x[c] * w[c]
   void (*multiply_add)(const float *x, const float *w, int64_t n, float *y);
+  // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
+  void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 };
 
 extern const Kernels *const kKernels[];  // best first, generic last

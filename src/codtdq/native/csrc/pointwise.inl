@@ -29,20 +29,31 @@ static void gelu(const float *x, int64_t n, float *y) {
   for (int64_t i = 0; i < n; i++) y[i] = gelu_of(x[i]);
 }
 
-static void finish(const float *acc, const float *scale, const float *bias, int activation, int n,
-                   float *y) {
-  if (scale && bias)
-    for (int i = 0; i < n; i++) y[i] = acc[i] * scale[i] + bias[i];
-  else if (scale)
-    for (int i = 0; i < n; i++) y[i] = acc[i] * scale[i];
-  else if (bias)
-    for (int i = 0; i < n; i++) y[i] = acc[i] + bias[i];
-  else
-    for (int i = 0; i < n; i++) y[i] = acc[i];
+static void activate(float *y, int64_t n, int activation) {
   if (activation == COD_ACT_GELU)
-    for (int i = 0; i < n; i++) y[i] = gelu_of(y[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = gelu_of(y[i]);
   else if (activation == COD_ACT_RELU)
-    for (int i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+    for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+}
+
+static void magnitudes(const float *x, int64_t n, bool each, int32_t *best) {
+  if (each) {
+    for (int64_t i = 0; i < n; i++) {
+      int32_t bits;
+      __builtin_memcpy(&bits, x + i, 4);
+      bits &= 0x7fffffff;
+      best[i] = bits > best[i] ? bits : best[i];
+    }
+    return;
+  }
+  int32_t largest = best[0];
+  for (int64_t i = 0; i < n; i++) {
+    int32_t bits;
+    __builtin_memcpy(&bits, x + i, 4);
+    bits &= 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  best[0] = largest;
 }
 
 static void multiply_add(const float *x, const float *w, int64_t n, float *y) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -37,7 +38,7 @@ class Pool {
   bool run(Job &job, int helpers) {
     std::unique_lock<std::mutex> own(busy_, std::try_to_lock);
     if (!own.owns_lock()) return false;
-    grow(helpers);
+    helpers = grow(helpers);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       job_ = &job;
@@ -63,13 +64,19 @@ class Pool {
     }
   }
 
-  void grow(int helpers) {
+  // How many of the wanted helpers there are: a system may refuse to start more.
+  int grow(int helpers) {
     while ((int)threads_.size() < helpers) {
       const int id = (int)threads_.size();
       const uint64_t seen = ticket_.load(std::memory_order_acquire);
-      threads_.emplace_back([this, id, seen] { serve(id, seen); });
+      try {
+        threads_.emplace_back([this, id, seen] { serve(id, seen); });
+      } catch (const std::system_error &) {
+        return id;
+      }
       threads_.back().detach();
     }
+    return helpers;
   }
 
   void serve(int id, uint64_t seen) {

@@ -183,3 +183,43 @@ extern "C" int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const flo
   cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
   return COD_OK;
 }
+
+extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int32_t threads) {
+  if (!x || !out || x->rows < 0 || x->channels < 1 || !x->data) return COD_BAD_ARGUMENT;
+  const int64_t channels = x->channels, width = per_channel ? channels : 1;
+  const int64_t pieces = threads > 1 ? 4 * (int64_t)threads : 1;
+  const int64_t grain = (x->rows + pieces - 1) / pieces;
+  // magnitudes as integers: a NaN is larger than infinity, and both are found at the end
+  std::vector<int32_t> found((size_t)(pieces * width), 0);
+  cod::parallel_for(pieces, 1, threads, [&](int64_t first, int64_t last) {
+    for (int64_t piece = first; piece < last; piece++) {
+      const int64_t begin = piece * grain, end = begin + grain < x->rows ? begin + grain : x->rows;
+      if (begin >= end) continue;
+      int32_t *best = &found[piece * width];
+      if (x->channel_stride == 1) {
+        for (int64_t r = begin; r < end; r++)
+          kernels().magnitudes(x->data + r * x->row_stride, channels, per_channel != 0, best);
+      } else {
+        for (int64_t c = 0; c < channels; c++) {
+          const float *column = x->data + c * x->channel_stride;
+          int32_t *one = best + (per_channel ? c : 0);
+          if (x->row_stride == 1)
+            kernels().magnitudes(column + begin, end - begin, false, one);
+          else
+            for (int64_t r = begin; r < end; r++)
+              kernels().magnitudes(column + r * x->row_stride, 1, false, one);
+        }
+      }
+    }
+  });
+  for (int64_t c = 0; c < width; c++) {
+    int32_t best = 0;
+    for (int64_t piece = 0; piece < pieces; piece++) {
+      const int32_t one = found[piece * width + c];
+      best = one > best ? one : best;
+    }
+    std::memcpy(out + c, &best, sizeof best);
+    if (best >= 0x7f800000) out[c] = NAN;
+  }
+  return COD_OK;
+}
