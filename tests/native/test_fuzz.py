@@ -20,7 +20,7 @@ from codtdq import native
 
 pytestmark = needs_engine
 bounded = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None,
+    max_examples=100, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -40,9 +40,9 @@ settings_of_a_layer = st.fixed_dictionaries(
         "zero_ratio": st.sampled_from([None, 0.2, 0.7]),
         "act_percentile": st.sampled_from([None, 0.9]),
         "projection": st.sampled_from(["min", "guarded"]),
-        "literal": st.booleans(),
     }
 )
+literal = st.booleans().map(lambda yes: {"literal": True, "projection": "min"} if yes else {})
 SPECIAL = {
     "plain": None, "zeros": 0.0, "denormal": 1e-40, "tiny": 1e-12, "large": 1e30,
     "nan": math.nan, "inf": math.inf, "-inf": -math.inf,
@@ -96,7 +96,7 @@ given_values = {
     "dtype": dtypes,
     "name": st.sampled_from(SETS or ["generic"]),
     "mode": modes,
-    "changes": settings_of_a_layer,
+    "changes": st.builds(lambda one, other: one | other, settings_of_a_layer, literal),
 }
 
 
