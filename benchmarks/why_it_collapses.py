@@ -35,7 +35,8 @@ def main():
         print(f"{method_info(name).title}: mean SQNR {mean:.1f} dB over {len(losses)} operators")
         for operator in worst:
             loss = by_name[operator]
-            print(f"  {operator:44} {loss.role:10} SQNR {loss.sqnr_db:6.1f} dB  zeros {loss.zero_mass:.3f}")
+            numbers = f"SQNR {loss.sqnr_db:6.1f} dB  zeros {loss.zero_mass:.3f}"
+            print(f"  {operator:44} {loss.role:10} {numbers}")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def test_ctrl_c_keeps_finished_rows_and_resume_completes(tmp_path):
     environment = {**os.environ, "BENCH_TEST_SLOW": "0.4", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command(tmp_path, "--limit", "24"), env=environment, start_new_session=True,
+        # a test run in the background may have Ctrl-C ignored, and its children with it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     results = tmp_path / "results.jsonl"

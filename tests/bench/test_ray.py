@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from codtdq.bench import run_accuracy
 from codtdq.bench.cells import make_grid, make_groups, row_identity
@@ -44,7 +45,9 @@ def cluster(tmp_path, monkeypatch):
         head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": FAST_HEALTH},
     )
     nodes = [made.add_node(num_cpus=1) for _ in range(2)]
+    threads = torch.get_num_threads()
     yield made, nodes, trace
+    torch.set_num_threads(threads)
     ray.shutdown()
     made.shutdown()
 
@@ -92,6 +95,7 @@ def test_a_node_that_dies_costs_no_row_and_results_equal_local_ones(
     passes.mkdir()
     (passes / "go").touch()
     monkeypatch.setenv("BENCH_TEST_TRACE", str(passes))
+    torch.set_num_threads(1)  # as in every worker; the fixture puts it back
     local = RunSettings(out=str(tmp_path / "local"), untrained=True, calibration_images=2)
     images = dict.fromkeys(SETS, LIMIT)
     groups = make_groups(make_grid(["test-bench"], METHODS, SETS, limit=LIMIT))

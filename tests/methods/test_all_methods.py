@@ -18,7 +18,14 @@ from codtdq.methods import (
     method_info,
     reconstruction,
 )
-from codtdq.methods.registry import FROM_ABSTRACT, FROM_CODE, FROM_PAPER, OWN, find_method
+from codtdq.methods.registry import (
+    FROM_ABSTRACT,
+    FROM_CODE,
+    FROM_PAPER,
+    OWN,
+    SECOND_HAND,
+    find_method,
+)
 from small_nets import images, small_net
 
 ALL = list_methods()
@@ -143,7 +150,7 @@ def test_batch_mates_do_not_matter(name, made):
 def test_declaration(name, made):
     info = method_info(name)
     assert info.name == name and info.title and info.source and info.granularity
-    known = {FROM_CODE, FROM_PAPER, FROM_ABSTRACT, OWN}
+    known = {FROM_CODE, FROM_PAPER, FROM_ABSTRACT, SECOND_HAND, OWN}
     assert info.evidence in known or (name == "fp32" and info.evidence == "-")
     assert info.ranges in {"static", "dynamic", "-"}
     assert re.match(r"\d", info.act_bits) and re.match(r"\d", info.weight_bits)

@@ -8,6 +8,7 @@ Other inputs: static, per tensor, asymmetric, from averaged ranges, the step is 
 Weights and reconstruction: as PTQ4SAM (`ptq4sam`): L2.4 grids, learned rounding, QDrop.
 
 Deviations from the original:
+- Pooled vectors have the range of all images, as in `ptq4sam`.
 - Softmax and keys (adaptive-granularity grids, sign flips) are operands of matrix products, which
   are float here. Every operator is quantized, the image with 8 bits; the original leaves the patch
   embedding and the heads float.

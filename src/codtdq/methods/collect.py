@@ -32,6 +32,7 @@ class InputStats:
     image_low: Tensor  # [I, C] minimum of each image (of each call)
     image_high: Tensor  # [I, C]
     rows: Tensor  # [R, C] sampled token rows
+    positions: int = 0  # tokens of one image in one call; 1: a pooled vector
 
     @property
     def absmax(self) -> Tensor:
@@ -45,11 +46,13 @@ class _Gather:
         self._low: list[Tensor] = []
         self._high: list[Tensor] = []
         self._rows: list[Tensor] = []
+        self._positions = 0
 
     def add(self, tokens: Tensor) -> None:
         """Take in tokens [B, N, C]."""
         if not tokens.numel():
             return
+        self._positions = max(self._positions, tokens.shape[1])
         self._low.append(tokens.amin(1))
         self._high.append(tokens.amax(1))
         share = max(1, ROW_VALUES // (tokens.shape[-1] * max(self._images, 1)))
@@ -65,7 +68,8 @@ class _Gather:
         low, high = torch.cat(self._low), torch.cat(self._high)
         if not bool(low.isfinite().all() and high.isfinite().all()):
             raise CalibrationError(f"{name} got NaN or infinite inputs during calibration")
-        return InputStats(low.amin(0), high.amax(0), low, high, torch.cat(self._rows))
+        rows = torch.cat(self._rows)
+        return InputStats(low.amin(0), high.amax(0), low, high, rows, self._positions)
 
 
 def collect_inputs(

@@ -58,7 +58,7 @@ class PqSamConfig(MethodConfig):
 
 _DECLARED: dict[str, Any] = {
     "config": PqSamConfig,
-    "source": "Liu et al., ECCV 2024 (second-hand description)",
+    "source": "Liu et al., ECCV 2024",
     "evidence": SECOND_HAND,
     "ranges": "static",
     "granularity": "per tensor, after a shift and a scale of each group of channels",

@@ -8,6 +8,8 @@ Weights: asymmetric per output channel, the least |W - W_hat|^2.4 over 100 range
 Reconstruction: see `reconstruction`. `ptq4sam` has it (the paper's L variant), `ptq4sam-s` has not.
 
 Deviations from the original:
+- A pooled vector, one value per channel and image, has the range of all images, not the average of
+  their ranges, which would clip every other image. SAM has no such input.
 - Its two own ideas act on operands of matrix products, which are float here: sign flips of the keys
   (BIG) and the adaptive-granularity logarithmic grid of the softmax (AGQ) are therefore absent.
   `flip_bimodal=True` applies the test and the flips of BIG to operator inputs instead: a channel

@@ -19,7 +19,14 @@ _CHUNK = 1 << 15  # weight values that are searched at a time: they stay in the 
 
 
 def averaged_range(stats: InputStats, *, per_channel: bool = False) -> tuple[Tensor, Tensor]:
-    """(low, high): minimum and maximum of each image, averaged over images; [1] or [C]."""
+    """(low, high): minimum and maximum of each image, averaged over images; [1] or [C].
+
+    A pooled vector has one value per channel and image: the average of those would clip every other
+    image, so it gets the range of all images.
+    """
+    if stats.positions == 1:
+        low, high = stats.low, stats.high
+        return (low, high) if per_channel else (low.amin().reshape(1), high.amax().reshape(1))
     if per_channel:
         return stats.image_low.mean(0), stats.image_high.mean(0)
     return stats.image_low.amin(1).mean().reshape(1), stats.image_high.amax(1).mean().reshape(1)

@@ -1,12 +1,10 @@
-"""Matrix products on codes as torch operators: `codtdq::quantized_conv`, `codtdq::depthwise`.
+"""Matrix products on codes: quantize the input, multiply with weights that live in the engine.
 
-A weight is packed once for the instruction set in use and lives in the engine; operators name it by
-a number, so that they stay ordinary torch operators with shapes that are known without data.
+A weight is packed once, for the instruction set in use.
 """
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +18,6 @@ from codtdq.native import library
 from codtdq.native.library import Geometry, Input, Output, Quantized, QuantSpec, Rows, byref
 
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2}
-_numbers = itertools.count(1)
-_weights: weakref.WeakValueDictionary[int, PackedWeights] = weakref.WeakValueDictionary()
-_operators = torch.library.Library("codtdq", "FRAGMENT")
 
 
 class PackedWeights:
@@ -47,8 +42,6 @@ class PackedWeights:
             )
         self.instruction_set = library.instruction_set()
         self._free = weakref.finalize(self, engine.cod_weight_free, self._handle)
-        self.number = next(_numbers)
-        _weights[self.number] = self
 
     @property
     def handle(self) -> Any:
