@@ -1,6 +1,6 @@
 """Metrics of the shipped weights under every preset, by `codtdq eval`, as the test suite checks.
 
-    python benchmarks/golden_metrics.py [--limit 96] [--models cfrn-small,escnet-small]
+    python benchmarks/golden_metrics.py [--limit 64] [--models cfrn-small,escnet-small]
 
 Writes tests/evaluation/golden_metrics.json: for each model and preset the mean scores over the
 first images of the four camosynth (synthetic) test splits, and those of the first 8 images, which

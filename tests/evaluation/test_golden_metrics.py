@@ -52,7 +52,7 @@ def test_the_weights_are_worth_quantizing():
     """FP32 finds the objects, 8 bits lose nothing, and weighing the clipping pays at 4 bits."""
     for rows in GOLDEN["models"].values():
         s = {preset: row["full"]["S"] for preset, row in rows.items()}
-        assert s["fp32"] > 0.74  # on the recorded images; a blank mask has about 0.42
+        assert s["fp32"] > 0.75  # on the recorded images; a blank mask has about 0.42
         assert abs(s["fp32"] - s["w8a8"]) < 0.01
         assert s["fp32"] - s["cod-tdq-guarded"] < 0.03
         assert s["cod-tdq-guarded"] > max(s["cod-tdq"], s["cod-tdq-literal"], s["w4a4"])

@@ -81,10 +81,18 @@ def test_steps_and_zero_points_weigh_the_same():
     # zero-points differ by one code everywhere, steps come in two sizes
     step = torch.tensor([0.01, 0.01, 0.05, 0.05] * 4)
     zero = torch.tensor([7.0, 8.0] * 8)
-    _, _, group = grouped(step, zero, 4)
+    _, _, group = grouped(step, zero, 4, 4)
     assert len({(float(s), float(z), int(g)) for s, z, g in zip(step, zero, group)}) == 4
-    steps, zeros, group = grouped(step, torch.full((16,), 7.0), 2)
+    steps, zeros, group = grouped(step, torch.full((16,), 7.0), 2, 4)
     assert sorted(steps.tolist()) == pytest.approx([0.01, 0.05]) and zeros.tolist() == [7.0, 7.0]
+
+
+def test_a_group_spans_its_channels():
+    # two channels far apart on each side of zero, in one group: nothing of either is clipped
+    step, zero = torch.tensor([0.1, 0.2, 0.1, 0.2]), torch.tensor([0.0, 15.0, 0.0, 15.0])
+    steps, zeros, group = grouped(step, zero, 1, 4)
+    assert steps.tolist() == pytest.approx([(1.5 + 3.0) / 15]) and zeros.tolist() == [10.0]
+    assert group.tolist() == [0, 0, 0, 0]
 
 
 def test_groups_shrink_in_stages():

@@ -2,7 +2,8 @@
 
 Learning starts with one grid (s_c, z_c) per channel; after 20, 40, 60 and 80 % of the steps k-means
 joins them to 32, 16, 8 and 4 groups. Both coordinates are brought to unit deviation first: zero-
-points (0 to 15) would outweigh steps (around 0.01) otherwise. A centre's zero-point is rounded.
+points (0 to 15) would outweigh steps (around 0.01) otherwise. A group's grid spans the ranges of
+all its channels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from codtdq.layers.input_quantizers import InputQuantizer
 from codtdq.methods.learning import LearnableInput, lsq
-from codtdq.quantizer.affine import EPS, code_limits, fake_shifted, nearest
+from codtdq.quantizer.affine import EPS, code_limits, fake_shifted, grid_of
 
 GROUPS = 4
 STAGES = ((0.2, 8), (0.4, 4), (0.6, 2), (0.8, 1))  # share of steps, multiple of the last groups
@@ -49,7 +50,7 @@ class GroupedUniform(InputQuantizer):
         cls, step: Tensor, zero: Tensor, bits: int, groups: int = GROUPS
     ) -> GroupedUniform:
         """Group channels by their own grids step, zero [C]."""
-        shared_step, shared_zero, group = grouped(step, zero, groups)
+        shared_step, shared_zero, group = grouped(step, zero, groups, bits)
         return cls(bits, step=shared_step, zero=shared_zero, group=group)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -103,20 +104,23 @@ class LearnedGroups(LearnableInput):
         if self.step.numel() <= groups:
             return False
         step = self.step.detach().clamp(min=EPS)[self.group]
-        shared, self.zero, self.group = grouped(step, self.zero[self.group], groups)
+        zero = self.zero[self.group]
+        shared, self.zero, self.group = grouped(step, zero, groups, self.bits)
         self.step = nn.Parameter(shared)
         return True
 
 
-def grouped(step: Tensor, zero: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+def grouped(step: Tensor, zero: Tensor, groups: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """(steps [G], zero-points [G], group of each channel [C]) from grids per channel [C]."""
     groups = min(groups, step.numel())
     raw = torch.stack([step, zero], 1)
     spread = raw.std(0, correction=0)
     unit = (raw - raw.mean(0)) / torch.where(spread > 0, spread, 1.0)
     group = k_means(unit, groups)
-    centres = torch.stack([raw[group == g].mean(0) for g in range(groups)])
-    return centres[:, 0].clone(), nearest(centres[:, 1]), group
+    low, high = -zero * step, (2**bits - 1 - zero) * step
+    lows = torch.stack([low[group == g].amin() for g in range(groups)])
+    highs = torch.stack([high[group == g].amax() for g in range(groups)])
+    return (*grid_of(lows, highs, bits, symmetric=False), group)
 
 
 def k_means(points: Tensor, groups: int) -> Tensor:
