@@ -38,7 +38,7 @@ def scores(model: str, preset: str, limit: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--limit", type=int, default=96)
+    parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--models", default="cfrn-small,escnet-small")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=TARGET)

@@ -91,7 +91,7 @@ def load(
                 f"{directory} holds a {architecture!r}, which is not a registered model; "
                 "pass a float model of that class: codtdq.load(directory, model=skeleton)"
             )
-        model = build_model(architecture)
+        model = build_model(architecture, empty=True)
     restored = load_into(model, directory, cache_weights=bool(cache_weights))
     record = use_backend(restored, backend)
     for name, operator in quant_operators(restored).items():

@@ -460,15 +460,30 @@ struct Data {
       }
   }
 
+  // The weights in the form of the instruction set in use.
+  struct Packed {
+    explicit Packed(const Data &data) {
+      const auto &p = data.p;
+      cod_weight_describe(p.outputs, data.taps, p.inputs, p.group, p.weight_group, &weight);
+      weight.packed = place(bytes, weight.packed_bytes);
+      weight.scales = reinterpret_cast<float *>(place(scales, weight.scale_count * 4));
+      cod_weight_pack(data.weights.data(), data.scale.data(), &weight, 2);
+    }
+    static uint8_t *place(std::vector<uint8_t> &memory, int64_t size) {
+      memory.assign((size_t)size + 64, 0);
+      return memory.data() + (64 - (uintptr_t)memory.data() % 64) % 64;
+    }
+    std::vector<uint8_t> bytes, scales;
+    cod_weight weight{};
+  };
+
   std::vector<float> run(const std::string &set, int threads) const {
     cod_select(set.c_str());
     std::vector<float> y((size_t)(rows * row_stride), kUntouched);
-    cod_weight *w = cod_weight_new(weights.data(), scale.data(), p.outputs, taps, p.inputs, p.group,
-                                   p.weight_group);
+    const Packed w(*this);
     const cod_input in{codes.data(), stride, step.data(), sums.data(), p.step_mode, p.bits > 5};
     const cod_output out{y.data(), row_stride, p.bias ? bias.data() : nullptr, p.activation};
-    if (!w || cod_conv(&in, &p.geometry, w, &out, threads) != COD_OK) y[0] = kNan;
-    cod_weight_free(w);
+    if (cod_conv(&in, &p.geometry, &w.weight, &out, threads) != COD_OK) y[0] = kNan;
     return y;
   }
 };
@@ -547,16 +562,23 @@ void check_depthwise(const std::string &set) {
         const int64_t rows = g.batch * g.out_h * g.out_w, taps = g.kernel_h * g.kernel_w;
         const int64_t positions = g.batch * g.in_h * g.in_w, row_stride = channels + 1;
         Random random{(uint64_t)(rows + channels)};
-        std::vector<float> x, w, bias;
-        for (int64_t i = 0; i < positions * channels; i++) x.push_back(random.bell());
+        // steps for groups of 12 (no multiple of any vector), of 32, or inside the weight
+        const int group = activation == COD_ACT_GELU ? 12 : 32;
+        const bool stepped = activation != COD_ACT_RELU;
+        const int64_t groups = (channels + group - 1) / group;
+        std::vector<int8_t> codes;
+        std::vector<float> step, w, bias;
+        for (int64_t i = 0; i < positions * channels; i++) codes.push_back((int8_t)(random.bell() * 3));
+        for (int64_t i = 0; i < positions * groups; i++) step.push_back(std::fabs(random.bell()));
         for (int64_t i = 0; i < taps * channels; i++) w.push_back(random.bell());
         for (int64_t i = 0; i < channels; i++) bias.push_back(random.bell());
         const bool biased = activation != COD_ACT_RELU;
         auto run = [&](const std::string &isa, int threads) {
           cod_select(isa.c_str());
           std::vector<float> y((size_t)(rows * row_stride), kUntouched);
+          const cod_input in{codes.data(), channels, step.data(), nullptr, stepped, 0};
           const cod_output out{y.data(), row_stride, biased ? bias.data() : nullptr, activation};
-          if (cod_depthwise(x.data(), &g, channels, w.data(), &out, threads) != COD_OK) y[0] = kNan;
+          if (cod_depthwise(&in, &g, channels, group, w.data(), &out, threads) != COD_OK) y[0] = kNan;
           return y;
         };
         std::vector<double> y((size_t)(rows * channels)), size = y;
@@ -565,7 +587,9 @@ void check_depthwise(const std::string &set) {
           for (int64_t t = 0; t < taps; t++) {
             const int64_t from = source_of(g, i / channels, t);
             if (from < 0) continue;
-            const double term = (double)x[from * channels + i % channels] * w[t * channels + i % channels];
+            const int64_t c = i % channels;
+            const double factor = stepped ? (double)step[from * groups + c / group] : 1.0;
+            const double term = codes[from * channels + c] * factor * w[t * channels + c];
             total += term, magnitude += std::fabs(term);
           }
           y[i] = activated(total, activation), size[i] = magnitude;
@@ -584,7 +608,8 @@ void check_depthwise(const std::string &set) {
 void check_refusals(const std::string &set) {
   cod_select(set.c_str());
   const Data data({"", linear(3), 32, 8, 32, 0, 4, 1, 0, COD_ACT_NONE, false});
-  cod_weight *w = cod_weight_new(data.weights.data(), data.scale.data(), 8, 1, 32, 32, 0);
+  const Data::Packed packed(data);
+  const cod_weight *w = &packed.weight;
   std::vector<float> y(64);
   cod_input in{data.codes.data(), 16, data.step.data(), data.sums.data(), 1, 0};
   const cod_output out{y.data(), 8, nullptr, COD_ACT_NONE};
@@ -594,9 +619,13 @@ void check_refusals(const std::string &set) {
   in.code_stride = data.stride;
   report(text(set, " refuses a kernel of another size"),
          cod_conv(&in, &nine, w, &out, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
+  cod_weight other{}, askew = *w;
+  askew.packed++;
   report(text(set, " refuses groups that are not whole quads"),
-         cod_weight_new(data.weights.data(), data.scale.data(), 8, 1, 32, 6, 0) ? "accepted" : "");
-  cod_weight_free(w);
+         cod_weight_describe(8, 1, 32, 6, 0, &other) == COD_BAD_ARGUMENT ? "" : "accepted");
+  report(text(set, " refuses weights that lie askew"),
+         cod_weight_pack(data.weights.data(), data.scale.data(), &askew, 1) == COD_BAD_ARGUMENT
+             ? "" : "accepted");
 }
 
 }  // namespace

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from codtdq.backends import cpu
+from codtdq.backends.fusion import blank_products, fuse, separate
 from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError, UnsupportedError
-from codtdq.layers import sim_operators
+from codtdq.layers import QuantOperator, sim_operators
 from codtdq.native import library
+from codtdq.planning.graph import trace
 
 BACKENDS = ("auto", "reference", "cpu")
 ATTRIBUTE = "backend_record"
+TRACE_SIZE = 64  # side of the image that a registered model is traced on
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ class BackendRecord:
     native: tuple[str, ...] = ()
     fallbacks: dict[str, str] = field(default_factory=dict)  # operator -> why it is simulated
     instruction_set: str | None = None  # that the weights were packed for
+    fused: int = 0  # norms and activations that are computed along with a product
+    sharing: int = 0  # operators that use the codes of another one
+    unfused: str | None = None  # why nothing was fused
 
     @property
     def execution(self) -> str:
@@ -40,37 +47,78 @@ class BackendRecord:
             "instruction_set": self.instruction_set,
             "native_operators": len(self.native),
             "fallbacks": dict(self.fallbacks),
+            "fused_modules": self.fused,
+            "shared_inputs": self.sharing,
+            "unfused": self.unfused,
         }
 
 
-def use_backend(model: nn.Module, backend: str = "auto") -> BackendRecord:
+def use_backend(
+    model: nn.Module, backend: str = "auto", *, example: Any | None = None
+) -> BackendRecord:
     """Execute the quantized operators of a model on a backend; returns what became of it.
 
     "auto" takes the native engine where it can run; asked for by name, a backend that cannot run
     is an error. Operators that the engine does not take stay simulated and are listed.
+
+    example: a batch of any size, on which the model is traced once, without its products, to find
+        what can be fused; a registered model needs none.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}; accepted: {', '.join(BACKENDS)}")
     operators = quant_operators(model)
     record = _decide(model, backend)
+    separate(operators)
+    for operator in operators.values():
+        operator.backend = operator.executor = None
+        operator.channels_last = False
     if record.name == "cpu":
-        fallbacks: dict[str, str] = {}
-        for name, operator in operators.items():
-            obstacle = cpu.obstacle(operator)
-            operator.backend = operator.executor = None
-            if obstacle is None:
-                operator.executor = cpu.executor_for(operator)
-                operator.backend = cpu.executor_for
-            else:
-                fallbacks[name] = obstacle
-        native = tuple(name for name in operators if name not in fallbacks)
-        used = library.instruction_set()
-        record = BackendRecord("cpu", record.reason, native, fallbacks, used)
-    else:
-        for operator in operators.values():
-            operator.backend = operator.executor = None
+        record = _go_native(model, operators, record.reason, example)
     setattr(model, ATTRIBUTE, record)
     return record
+
+
+def _go_native(
+    model: nn.Module, operators: dict[str, QuantOperator], reason: str, example: Any | None
+) -> BackendRecord:
+    obstacles = {name: cpu.obstacle(operator) for name, operator in operators.items()}
+    fallbacks = {name: why for name, why in obstacles.items() if why is not None}
+    native = {name: operators[name] for name in operators if name not in fallbacks}
+    unfused = _fuse(model, operators, native, example)
+    declared = getattr(getattr(model, "info", None), "channels_last", False)
+    for operator in native.values():
+        operator.channels_last = declared
+        operator.executor = cpu.executor_for(operator)
+        operator.backend = cpu.executor_for
+    return BackendRecord(
+        "cpu",
+        reason,
+        tuple(native),
+        fallbacks,
+        library.instruction_set(),
+        fused=sum(len(operator.followers) for operator in native.values()),
+        sharing=sum(operator.shared is not None for operator in native.values())
+        - len({id(operator.shared) for operator in native.values() if operator.shared}),
+        unfused=unfused,
+    )
+
+
+def _fuse(
+    model: nn.Module, operators: dict[str, QuantOperator], native: dict[str, QuantOperator],
+    example: Any | None,
+) -> str | None:  # fmt: skip
+    """Fuse what a trace allows; returns why nothing was fused, if so."""
+    if example is None:
+        if getattr(model, "info", None) is None:
+            return "the model is not registered and no example was given"
+        example = torch.zeros(1, 3, TRACE_SIZE, TRACE_SIZE)
+    try:
+        with blank_products(operators.values()):
+            graph = trace(model, example, names=operators)
+    except Exception as error:  # a model may fail on the example in any way it likes
+        return f"the trace failed: {type(error).__name__}: {' '.join(str(error).split())}"
+    fuse(native, model, graph, cpu.encoding)
+    return None
 
 
 def backend_of(model: nn.Module) -> BackendRecord | None:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import itertools
-import weakref
-from typing import Any, cast
+from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from codtdq.backends.fusion import activation_of, affine_of
 from codtdq.errors import UnsupportedError
 from codtdq.layers import QuantOperator
 from codtdq.layers.quantized import Executor
 from codtdq.native import library
-from codtdq.native.library import QuantSpec
+from codtdq.native.operators import quant_spec
 from codtdq.native.products import (
     Codes,
-    PackedWeights,
+    Window,
     depthwise,
-    dequantized_channels,
     encode_fixed,
     encode_groups,
-    geometry_of,
     largest_magnitude,
+    pair,
     product,
 )
+from codtdq.native.weights import PackedWeights
 from codtdq.planning.plan import Site
 from codtdq.quantizer.affine import EPS, step_of
 from codtdq.quantizer.grouping import split
 from codtdq.quantizer.projection import project
+from codtdq.quantizer.spec import ActivationSpec
 
 
 def unavailable(model: nn.Module) -> str | None:
@@ -101,105 +103,147 @@ def executor_for(operator: QuantOperator) -> Executor:
     return _Depthwise(operator) if operator.site.kind == "depthwise" else _Product(operator)
 
 
-class _Product:
+class _Native:
+    """What the two kinds of operator share: their input, their epilogue, their shapes."""
+
+    def __init__(self, operator: QuantOperator) -> None:
+        # no reference to the operator, which owns this: its memory goes with it at once
+        self._act = _activation(operator)
+        self._fixed = operator._buffers.get("act_radius")
+        self._sides = None if isinstance(operator, nn.Linear) else _sides(operator)
+        self._activation = activation_of(operator.followers)
+        self._shared = operator.shared
+        self._group = product_group(operator.site)
+        self._settings = _settings(self._act, self._group)
+        self._spec = quant_spec(*self._settings)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._sides is None:
+            rows = x.reshape(-1, x.shape[-1])
+            y = self._rows(rows, Window((1, 1, rows.shape[0])))
+            return y.view(*x.shape[:-1], -1)
+        maps = x if x.ndim == 4 else x.unsqueeze(2)
+        window = Window((maps.shape[0], maps.shape[2], maps.shape[3]), *self._sides)
+        y = self._rows(maps, window)
+        y = y.view(maps.shape[0], *window.out, -1).permute(0, 3, 1, 2)
+        return y if x.ndim == 4 else y.squeeze(2)
+
+    def _rows(self, x: Tensor, window: Window) -> Tensor:
+        raise NotImplementedError
+
+    def _codes(self, x: Tensor) -> Codes:
+        if self._shared is None or torch.compiler.is_compiling():
+            return self._encode(x)
+        return self._shared.codes(x, self._encode)
+
+    def _encode(self, x: Tensor) -> Codes:
+        act, compiling = self._act, torch.compiler.is_compiling()
+        if act.mode == "per_token_group":
+            if compiling:
+                ops = torch.ops.codtdq
+                codes, step, sums = ops.encode_groups(x, self._group, *self._settings)
+                return Codes(codes, step, sums, act.bits)
+            return encode_groups(x, self._spec, self._group)
+        radius, step = shared_range(x, act, self._fixed)
+        if compiling:
+            ops = torch.ops.codtdq
+            codes, sums = ops.encode_fixed(x, self._group, act.bits, radius, step)
+            return Codes(codes, step, sums, act.bits)
+        return encode_fixed(x, act.bits, radius, step, self._group)
+
+    @staticmethod
+    def _folded(operator: QuantOperator, scale: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(scales [O, ...] of the weight, bias [O]) with a batch norm that follows inside."""
+        affine = affine_of(operator.followers)
+        bias = operator._parameters["bias"]
+        if affine is None:
+            return scale, None if bias is None else bias.detach().float().contiguous()
+        factor, offset = affine
+        if bias is not None:
+            offset = offset + bias.detach().double() * factor
+        wide = factor.view(-1, *(1 for _ in scale.shape[1:]))
+        return (scale.double() * wide).float(), offset.float()
+
+
+class _Product(_Native):
     """Linear and dense convolutions."""
 
     def __init__(self, operator: QuantOperator) -> None:
-        self._operator, site = _reference(operator), operator.site
-        assert site.activation is not None and site.weight is not None
-        self._group = product_group(site)
+        super().__init__(operator)
         packed = operator.packed_weight()
-        scale = packed.scale
-        self._weights = PackedWeights(packed.codes(), scale, self._group, site.weight.group_size)
-        act = site.activation
-        self._spec = QuantSpec(
-            act.bits, self._group, act.literal, act.projection == "guarded",
-            act.percentile is not None, act.tau is not None, act.zero_ratio is not None, 0,
-            act.percentile or 0.0, act.tau or 0.0, act.zero_ratio or 0.0,
-        )  # fmt: skip
+        assert operator.site.weight is not None
+        scale, self._bias = self._folded(operator, packed.scale)
+        self._weights = PackedWeights.pack(
+            packed.codes(), scale, self._group, operator.site.weight.group_size
+        )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        operator = self._operator
-        bias = _bias(operator)
-        if isinstance(operator, nn.Linear):
-            rows = x.reshape(-1, x.shape[-1])
-            geometry = geometry_of((1, 0, 1, rows.shape[0]), (1, 1), (1, 1), (0, 0), (1, 1))
-            y = product(self._encode(rows), self._weights, geometry, bias, "none")
-            return y.view(*x.shape[:-1], -1)
-        maps = x if x.ndim == 4 else x.unsqueeze(2)
-        geometry = geometry_of(maps.shape, *_sides(operator))
-        y = product(self._encode(maps), self._weights, geometry, bias, "none")
-        y = y.view(maps.shape[0], geometry.out_h, geometry.out_w, -1).permute(0, 3, 1, 2)
-        return y if x.ndim == 4 else y.squeeze(2)
-
-    def _encode(self, x: Tensor) -> Codes:
-        act = self._operator.site.activation
-        assert act is not None
-        if act.mode == "per_token_group":
-            return encode_groups(x, self._spec, self._group)
-        radius, step = shared_range(x, self._operator)
-        return encode_fixed(x, act.bits, radius, step, self._group)
+    def _rows(self, x: Tensor, window: Window) -> Tensor:
+        codes, weights = self._codes(x), self._weights
+        if torch.compiler.is_compiling():
+            return torch.ops.codtdq.product(
+                *codes, weights.packed, weights.scales, weights.shape, weights.group,
+                weights.weight_group, *window, self._bias, self._activation,
+            )  # fmt: skip
+        return product(codes, weights, window, self._bias, self._activation)
 
 
-class _Depthwise:
-    """Depthwise convolutions: codes and steps as in the reference, the taps in one loop."""
+class _Depthwise(_Native):
+    """Depthwise convolutions: a step for each token group and tap, the taps in one loop."""
 
     def __init__(self, operator: QuantOperator) -> None:
-        self._operator = _reference(operator)
-        weight = operator.packed_weight().dequantize()
+        super().__init__(operator)
+        weight, self._bias = self._folded(operator, operator.packed_weight().dequantize())
         self._taps = weight.flatten(2).squeeze(1).t().contiguous()  # [T, C]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        operator = self._operator
-        bias = _bias(operator)
-        maps = x if x.ndim == 4 else x.unsqueeze(2)
-        geometry = geometry_of(maps.shape, *_sides(operator))
-        act = operator.site.activation
-        assert act is not None
-        if act.mode == "per_token_group":
-            x_hat = operator.quantize_input(maps).x_hat.permute(0, 2, 3, 1)
-            rows = x_hat.reshape(-1, maps.shape[1]).contiguous()
-        else:
-            rows = dequantized_channels(maps, act.bits, *shared_range(maps, operator))
-        y = depthwise(rows, self._taps, geometry, bias, "none")
-        y = y.view(maps.shape[0], geometry.out_h, geometry.out_w, -1).permute(0, 3, 1, 2)
-        return y if x.ndim == 4 else y.squeeze(2)
+    def _rows(self, x: Tensor, window: Window) -> Tensor:
+        codes = self._codes(x)
+        if torch.compiler.is_compiling():
+            return torch.ops.codtdq.depthwise(
+                *codes, self._group, self._taps, *window, self._bias, self._activation
+            )
+        return depthwise(codes, self._group, self._taps, window, self._bias, self._activation)
 
 
-def shared_range(x: Tensor, operator: QuantOperator) -> tuple[Tensor, Tensor]:
+def shared_range(x: Tensor, act: ActivationSpec, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
     """(radius, step) that tokens share, [1] or [C], exactly as the reference finds them.
 
-    x: rows [N, C] or maps [B, C, *positions].
+    x: rows [N, C] or maps [B, C, *positions]; fixed: calibrated radii.
     """
-    act = operator.site.activation
-    assert act is not None
-    fixed = operator._buffers.get("act_radius")
     if fixed is None and (act.tau is not None or act.zero_ratio is not None or act.percentile):
         tokens = x if x.ndim == 2 else x.flatten(2).transpose(1, 2)
         found = project(split(tokens, act), act)
         return found.radius, found.step
-    radius = largest_magnitude(x, per_channel=act.mode == "per_channel")
+    each = act.mode == "per_channel"
+    if torch.compiler.is_compiling():
+        radius = torch.ops.codtdq.largest_magnitude(x, each)
+    else:
+        radius = largest_magnitude(x, per_channel=each)
     if fixed is not None:  # a NaN in the input still shows
         radius = torch.where(radius.isnan(), radius, fixed.float())
     radius = radius.clamp(min=EPS)
     return radius, step_of(radius, act.bits)
 
 
-def _reference(operator: QuantOperator) -> QuantOperator:
-    """The operator, not kept alive: it owns its executor, whose memory goes with it at once."""
-    return cast(QuantOperator, weakref.proxy(operator))
+def encoding(operator: QuantOperator) -> Hashable:
+    """What operators must agree on to share the codes of one input; None is never shared."""
+    act = operator.site.activation
+    assert act is not None
+    fixed = operator._buffers.get("act_radius") is not None
+    return id(operator) if fixed else (act, product_group(operator.site), operator.site.inputs)
 
 
-def _bias(operator: QuantOperator) -> Tensor | None:
-    bias = operator._parameters["bias"]
-    return None if bias is None else bias.detach().float().contiguous()
+def _activation(operator: QuantOperator) -> ActivationSpec:
+    assert operator.site.activation is not None
+    return operator.site.activation
+
+
+def _settings(act: ActivationSpec, group: int) -> tuple[Any, ...]:
+    """How token groups get their range, as `quant_spec` takes it."""
+    guarded = act.projection == "guarded"
+    return act.bits, group, act.literal, guarded, act.percentile, act.tau, act.zero_ratio
 
 
 def _sides(operator: Any) -> list[tuple[int, int]]:
     """Kernel, stride, padding and dilation as (height, width)."""
     values = (operator.kernel_size, operator.stride, operator.padding, operator.dilation)
-    neutral = (1, 1, 0, 1)
-    return [
-        (value[0], value[1]) if len(value) == 2 else (blank, value[0])
-        for value, blank in zip(values, neutral)
-    ]
+    return [pair(value, blank) for value, blank in zip(values, (1, 1, 0, 1))]

@@ -37,6 +37,11 @@ class QuantOperator(nn.Module):
     # a backend's function that makes an executor from the codes; None: simulated, here
     backend: Callable[[QuantOperator], Executor] | None = None
     executor: Executor | None = None  # what it made; dropped whenever codes or scales may change
+    # modules behind this operator whose work it does as well (a backend fused them; a tuple, so
+    # that they stay where they are in the model), and a backend's codes of a shared input
+    followers: tuple[nn.Module, ...] = ()
+    shared: Any = None
+    channels_last = False  # whether maps may be returned in channels-last order whatever came in
 
     @classmethod
     def adopt(
@@ -127,7 +132,7 @@ class QuantOperator(nn.Module):
             return False
         if not x.numel() or x.device.type != "cpu" or not self._fits(x):
             return False
-        if torch._C._get_tracing_state() or torch.compiler.is_compiling():
+        if torch._C._get_tracing_state() or (self.followers and self.training):
             return False
         bias = self._parameters["bias"]
         learns = x.requires_grad or (bias is not None and bias.requires_grad)
@@ -143,6 +148,12 @@ class QuantOperator(nn.Module):
             assert self.backend is not None
             self.executor = executor = self.backend(self)
         return executor(x.float()).to(x.dtype)
+
+    def _followed(self, y: Tensor) -> Tensor:
+        """The result after the modules that this operator stands for."""
+        for module in self.followers:
+            y = type(module).forward(module, y)
+        return y
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         bias = self._parameters["bias"]
@@ -194,7 +205,7 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
         if self._native(input):
             return self._execute(input)
         weight, bias = self._weight_and_bias()
-        return F.linear(self._input(input), weight, bias).to(input.dtype)
+        return self._followed(F.linear(self._input(input), weight, bias).to(input.dtype))
 
 
 class _QuantConv(QuantOperator):
@@ -217,6 +228,9 @@ class _QuantConv(QuantOperator):
         else:
             weight, bias = self._weight_and_bias()
             result = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
+            result = self._followed(result)
+        if self.channels_last:
+            return result
         # tokens are channels-last inside; a caller who passed plain NCHW may call .view next
         if input.is_contiguous():
             return result.contiguous()

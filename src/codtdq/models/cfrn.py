@@ -63,16 +63,18 @@ class EdgeEnhancement(nn.Module):
     def __init__(self, dim: int, out_channels: int = EEM_CHANNELS, *, groups: int = 32) -> None:
         super().__init__()
         self.proj_1 = nn.Conv2d(dim, dim, 1)
+        self.act_1 = nn.GELU()
         self.spatial_gating_unit = SpatialGatingUnit(dim)
         self.proj_2 = nn.Conv2d(dim, dim, 1)
         self.GN = nn.GroupNorm(groups, dim)
         self.proj_3 = nn.Conv2d(dim, 4 * dim, 1)
+        self.act_3 = nn.GELU()
         self.proj_4 = nn.Conv2d(4 * dim, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, 32, H, W]."""
-        y = self.proj_2(self.spatial_gating_unit(F.gelu(self.proj_1(x))))
-        return self.proj_4(F.gelu(self.proj_3(self.GN(y + x))))
+        y = self.proj_2(self.spatial_gating_unit(self.act_1(self.proj_1(x))))
+        return self.proj_4(self.act_3(self.proj_3(self.GN(y + x))))
 
 
 def relative_offsets(source: int, target: int, like: Tensor) -> Tensor:
@@ -250,6 +252,7 @@ class Cfrn(nn.Module):
     input_size=384,
     postprocess="sigmoid-minmax",
     act_modes=_ACT_MODES,
+    channels_last=True,
     loss="cfrn",
     source=_SOURCE,
 )
@@ -272,6 +275,7 @@ def cfrn() -> nn.Module:
     input_size=160,
     postprocess="sigmoid-minmax",
     act_modes=_ACT_MODES,
+    channels_last=True,
     loss="cfrn",
     weights="cfrn-small.safetensors",
     source=_SOURCE,

@@ -9,6 +9,7 @@ offset channel 2k is dy_k, 2k+1 is dx_k, both in pixels.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,8 @@ def deform_columns(x: Tensor, offsets: Tensor) -> Tensor:
 
 class DeformConv2d(nn.Module):
     """3x3 convolution, stride 1, whose taps are displaced by given offsets."""
+
+    token_grid: ClassVar[str] = "input"  # pixels stay where they are, whatever the taps read
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()

@@ -99,6 +99,7 @@ def final_mask(outputs: Any) -> Tensor:
     postprocess="sigmoid",
     mask_logits=final_mask,
     act_modes=ESCNET_ACT_MODES,
+    channels_last=True,
     loss="escnet",
     source=ESCNET_PAPER,
 )
@@ -128,6 +129,7 @@ SMALL_CONFIG = EscNetConfig(
     postprocess="sigmoid",
     mask_logits=final_mask,
     act_modes=ESCNET_ACT_MODES,
+    channels_last=True,
     loss="escnet",
     weights="escnet-small.safetensors",
     source=ESCNET_PAPER,

@@ -261,6 +261,7 @@ class EscNetV2(nn.Module):
     postprocess="sigmoid",
     mask_logits=final_mask,
     act_modes=ESCNET_ACT_MODES,
+    channels_last=True,
     loss="escnet",
     source=ESCNET_PAPER,
 )

@@ -145,11 +145,12 @@ class ConvMlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
         self.dwconv = DepthwiseMix(hidden)
+        self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """x: [B, N, C] tokens of an H x W map."""
-        return self.fc2(F.gelu(self.dwconv(self.fc1(x), height, width)))
+        return self.fc2(self.act(self.dwconv(self.fc1(x), height, width)))
 
 
 class PvtBlock(nn.Module):

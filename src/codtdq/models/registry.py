@@ -11,6 +11,7 @@ theirs from their type.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from codtdq.errors import ConfigError
+from codtdq.models.skeleton import without_parameters
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -48,6 +50,8 @@ class ModelInfo:
     mask_logits: Callable[[Any], Tensor] = first_output
     # activation mode by role in the paper's setting, e.g. {"conv": "per_tensor"}
     act_modes: dict[str, str] = field(default_factory=dict)
+    # whether maps may lie in channels-last order anywhere inside: no module calls view on them
+    channels_last: bool = False
     # the training loss of the network, by name in codtdq.training.losses
     loss: str = "bce-iou"
     # the checkpoint that ships with the package (file under codtdq/weights), if any
@@ -94,10 +98,14 @@ def model_info(name: str) -> ModelInfo:
     return _find(name)[0]
 
 
-def build_model(name: str) -> nn.Module:
-    """A registered network with fresh weights, in eval mode, carrying its declaration."""
+def build_model(name: str, *, empty: bool = False) -> nn.Module:
+    """A registered network with fresh weights, in eval mode, carrying its declaration.
+
+    empty: its parameters have no values and take no memory, until a checkpoint gives them some.
+    """
     info, build = _find(name)
-    model = build().eval()
+    with without_parameters() if empty else contextlib.nullcontext():
+        model = build().eval()
     model.info = info  # type: ignore[assignment]
     return model
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -135,6 +135,7 @@ class WindowAttention(nn.Module):
         self.register_buffer("relative_position_index", relative_position_index(window))
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
+        self._kept_bias: tuple[tuple[Any, ...], Tensor] | None = None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """softmax(q k^T / sqrt(d) + bias + mask) v in each window.
@@ -157,11 +158,22 @@ class WindowAttention(nn.Module):
 
     def _offsets(self, mask: Tensor | None) -> Tensor:
         """Position bias plus mask: [1 or nW, heads, N, N]."""
+        bias = self._bias()
+        return bias if mask is None else torch.add(bias, mask.unsqueeze(1), alpha=_MASK_GAIN)
+
+    def _bias(self) -> Tensor:
+        """Position bias [1, heads, N, N]; looked up once while nothing is learned."""
+        table = self.relative_position_bias_table
+        if torch.is_grad_enabled() or table.is_inference() or torch.compiler.is_compiling():
+            return self._look_up()
+        state = (table.data_ptr(), table._version, table.dtype)
+        if self._kept_bias is None or self._kept_bias[0] != state:
+            self._kept_bias = (state, self._look_up())
+        return self._kept_bias[1]
+
+    def _look_up(self) -> Tensor:
         bias = F.embedding(self.relative_position_index, self.relative_position_bias_table)
-        bias = bias.permute(2, 0, 1).unsqueeze(0).contiguous()
-        if mask is None:
-            return bias
-        return torch.add(bias, mask.unsqueeze(1), alpha=_MASK_GAIN)
+        return bias.permute(2, 0, 1).unsqueeze(0).contiguous()
 
     def _attend_with_bias_gradient(
         self, q: Tensor, k: Tensor, v: Tensor, offsets: Tensor
@@ -170,6 +182,9 @@ class WindowAttention(nn.Module):
         logits = (q * self.scale) @ k.transpose(-2, -1)
         per_image = logits.view(-1, offsets.shape[0], *offsets.shape[1:])
         return (per_image + offsets).softmax(-1).view_as(logits) @ v
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept_bias": None}
 
 
 class SwinBlock(nn.Module):

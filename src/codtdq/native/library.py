@@ -12,7 +12,7 @@ from typing import Any
 
 from codtdq.errors import UnsupportedError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
 OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
@@ -96,6 +96,18 @@ class Geometry(Structure):
     ]  # fmt: skip
 
 
+class Weight(Structure):
+    """cod_weight."""
+
+    _fields_ = [
+        *[(name, c_int64) for name in ("outputs", "taps", "inputs", "groups", "panels",
+                                       "panel_bytes", "packed_bytes", "scale_count")],
+        *[(name, c_int32) for name in ("group", "weight_group", "columns", "reserved")],
+        ("packed", c_void_p),
+        ("scales", c_void_p),
+    ]  # fmt: skip
+
+
 STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
@@ -103,6 +115,7 @@ STRUCTURES = {
     "INPUT_BYTES": Input,
     "OUTPUT_BYTES": Output,
     "GEOMETRY_BYTES": Geometry,
+    "WEIGHT_BYTES": Weight,
 }
 
 _library: Any = None
@@ -121,6 +134,21 @@ def load() -> Any | None:
         except UnsupportedError as error:
             _reason = str(error)
     return _library
+
+
+def engine() -> Any:
+    """The library; an error where it cannot run."""
+    found = load()
+    if found is None:
+        raise UnsupportedError(f"no native engine: {unavailable_reason()}")
+    return found
+
+
+def check(code: int) -> None:
+    """Turn a result code of the library into an error."""
+    if code:
+        reason = {1: "it does not take these shapes", 2: "out of memory"}.get(code, f"error {code}")
+        raise UnsupportedError(f"the native engine refused: {reason}")
 
 
 def unavailable_reason() -> str | None:
@@ -216,17 +244,15 @@ def _declare(library: Any) -> None:
         POINTER(Rows), c_int32, c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(Quantized),
         c_int32,
     ]  # fmt: skip
-    library.cod_weight_new.restype = c_void_p
-    library.cod_weight_new.argtypes = [
-        c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32, c_int32
+    library.cod_weight_describe.argtypes = [
+        c_int64, c_int64, c_int64, c_int32, c_int32, POINTER(Weight)
     ]  # fmt: skip
-    library.cod_weight_free.argtypes = [c_void_p]
-    library.cod_weight_bytes.restype, library.cod_weight_bytes.argtypes = c_int64, [c_void_p]
+    library.cod_weight_pack.argtypes = [c_void_p, c_void_p, POINTER(Weight), c_int32]
     library.cod_conv.argtypes = [
-        POINTER(Input), POINTER(Geometry), c_void_p, POINTER(Output), c_int32
+        POINTER(Input), POINTER(Geometry), POINTER(Weight), POINTER(Output), c_int32
     ]  # fmt: skip
     library.cod_depthwise.argtypes = [
-        c_void_p, POINTER(Geometry), c_int64, c_void_p, POINTER(Output), c_int32
+        POINTER(Input), POINTER(Geometry), c_int64, c_int32, c_void_p, POINTER(Output), c_int32
     ]  # fmt: skip
 
 
@@ -239,4 +265,4 @@ def _check(library: Any, file: Path) -> None:
         raise UnsupportedError(f"{file} disagrees about {', '.join(wrong)}; reinstall codtdq")
 
 
-__all__ = ["byref", "disabled", "instruction_set", "load", "path", "unavailable_reason"]
+__all__ = ["byref", "check", "disabled", "engine", "instruction_set", "load", "path"]

@@ -8,7 +8,7 @@ nothing else does, so that its affine part may be folded into them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,8 +85,14 @@ class ModelGraph:
         return [other for other in same if self.widths[other] == width]
 
 
-def trace(model: nn.Module, batch: Any) -> ModelGraph:
-    """Run `model` once on `batch` (a tensor, a tuple of arguments or a dict) and follow it."""
+def trace(model: nn.Module, batch: Any, *, names: Iterable[str] | None = None) -> ModelGraph:
+    """Run `model` once on `batch` (a tensor, a tuple of arguments or a dict) and follow it.
+
+    names: the operators to follow; by default those that can be quantized.
+    """
+    if names is None:
+        found = operators(model)
+        names = [op.name for op in found if op.obstacle is None and op.kind != "other"]
     graph = ModelGraph()
     tracer = _Tracer(graph)
     handles = []
@@ -98,13 +104,11 @@ def trace(model: nn.Module, batch: Any) -> ModelGraph:
         if isinstance(module, _FOLLOWERS):
             handles.append(module.register_forward_pre_hook(tracer.before_follower(name)))
             handles.append(module.register_forward_hook(tracer.after_follower(name)))
-    for operator in operators(model):
-        if operator.obstacle is None and operator.kind != "other":
-            module, name = operator.module, operator.name
-            handles.append(
-                module.register_forward_pre_hook(tracer.before_operator(name), with_kwargs=True)
-            )
-            handles.append(module.register_forward_hook(tracer.after_operator(name)))
+    for name in names:
+        module = model.get_submodule(name)
+        before = tracer.before_operator(name)
+        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        handles.append(module.register_forward_hook(tracer.after_operator(name)))
     training = model.training
     try:
         model.eval()
@@ -140,6 +144,7 @@ class _Tracer(TorchFunctionMode):
         self._uses: dict[int, int] = {}  # by number of the tensor
         self._made: dict[int, str] = {}  # tensor number -> operator or follower that made it
         self._read: dict[str, list[int]] = {}  # follower -> tensors that it read
+        self._fresh: Any = WeakTensorKeyDictionary()  # outputs of operators, not moved since
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -199,6 +204,8 @@ class _Tracer(TorchFunctionMode):
         def hook(module: nn.Module, args: Any) -> None:
             source = self._sources.get(args[0]) if args else None
             number = -1 if source is None or source.padded else source.tensor
+            if isinstance(module, NORMS) and args[0] not in self._fresh:
+                number = -1  # its channels may be another axis of what the operator made
             self._read.setdefault(name, []).append(number)
 
         return hook
@@ -249,6 +256,7 @@ class _Tracer(TorchFunctionMode):
             self._inside -= 1
             self.mark(output, "operator", name)
             self._made[self._count - 1] = name
+            self._fresh[output] = True
 
         return hook
 

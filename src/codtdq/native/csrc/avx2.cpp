@@ -7,9 +7,18 @@
 typedef float VF __attribute__((vector_size(32)));
 typedef int32_t VI __attribute__((vector_size(32)));
 
-static inline VI vmin(VI a, VI b) { return (VI)_mm256_min_epi32((__m256i)a, (__m256i)b); }
-static inline VI vmax(VI a, VI b) { return (VI)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+static inline VI kmin(VI a, VI b) { return (VI)_mm256_min_epu32((__m256i)a, (__m256i)b); }
+static inline VI umax(VI a, VI b) { return (VI)_mm256_max_epu32((__m256i)a, (__m256i)b); }
+static inline VI kmax(VI a, VI b) { return umax(a, b); }
+// One less than the bits of a magnitude: as unsigned numbers, zero comes last.
+static constexpr int32_t kLastKey = -1;
+static inline VI key_of(VI magnitude, int omit) { return magnitude - omit; }
+static inline VI magnitude_of(VI key, int omit) { return key + omit; }
+static inline bool vany(VI x) { return !_mm256_testz_si256((__m256i)x, (__m256i)x); }
 static inline VF vround(VF x) { return (VF)_mm256_round_ps((__m256)x, 8); }
+static inline VF vfma(VF x, VF y, VF z) { return (VF)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
+static inline VF vfnma(VF x, VF y, VF z) { return (VF)_mm256_fnmadd_ps((__m256)x, (__m256)y, (__m256)z); }
+static inline VF fmin_lanes(VF x, VF y) { return (VF)_mm256_min_ps((__m256)x, (__m256)y); }
 struct VD {
   __m256d a, b;
 };
@@ -42,30 +51,26 @@ static inline VI dless(VD x, VD y) {
   return (VI)_mm256_permute4x64_epi64(both, 0xd8);
 }
 
-static inline void transpose8(const float *const *rows, int offset, VF *v) {
-  __m256 r[8], t[8];
-  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(rows[i] + offset);
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+// Four columns of eight rows: rows i and i + 4 share a register from the load on, so that no shuffle
+// has to cross its halves.
+static inline void transpose4(const float *const *rows, int offset, VF *v) {
+  __m256 r[4], t[4];
+  for (int i = 0; i < 4; i++)
+    r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + offset)),
+                                _mm_loadu_ps(rows[i + 4] + offset), 1);
+  for (int i = 0; i < 4; i += 2) {
+    t[i] = (__m256)_mm256_unpacklo_epi32((__m256i)r[i], (__m256i)r[i + 1]);  // faster than for floats
+    t[i + 1] = (__m256)_mm256_unpackhi_epi32((__m256i)r[i], (__m256i)r[i + 1]);
   }
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; i++) {
-    v[i] = (VF)_mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
-    v[i + 4] = (VF)_mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  for (int i = 0; i < 2; i++) {
+    v[2 * i] = (VF)_mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    v[2 * i + 1] = (VF)_mm256_shuffle_ps(t[i], t[i + 2], 0xee);
   }
 }
 
-static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
-  const float *rows[W];
-  for (int l = 0; l < W; l++) rows[l] = block.values[l < block.lanes ? l : 0];
+static inline void load_transposed(const float *const *rows, int group, VF *v) {
   int k = 0;
-  for (; k + 8 <= group; k += 8) transpose8(rows, k, v + k);
+  for (; k + 4 <= group; k += 4) transpose4(rows, k, v + k);
   for (; k < group; k++)
     for (int l = 0; l < W; l++) v[k][l] = rows[l][k];
 }
@@ -122,6 +127,102 @@ static inline int32_t encode_group(const float *x, int n, float radius, float st
   }
   for (; i < n; i++) sum += codes[i] = code_of(x[i], radius, step);
   return sum;
+}
+
+static __attribute__((noinline)) void divide(const float *x, int n, float radius, float step,
+                                             int8_t *codes) {
+  for (int i = 0; i < n; i++) codes[i] = code_of(x[i], radius, step);
+}
+
+// x / step to the nearest integer for 8 values, or bits in `differ` where only a division can tell:
+// hi and lo are 1 / step rounded up and down, the sum with 1.5 * 2^23 rounds to an integer, and
+// both have to agree.
+static inline __m256i plain8(const float *x, __m256 hi, __m256 lo, __m256i &differ) {
+  const __m256 magic = _mm256_set1_ps(12582912.0f), value = _mm256_loadu_ps(x);
+  const __m256i up = _mm256_castps_si256(_mm256_fmadd_ps(value, hi, magic));
+  const __m256i down = _mm256_castps_si256(_mm256_fmadd_ps(value, lo, magic));
+  differ = _mm256_or_si256(differ, _mm256_xor_si256(up, down));
+  return _mm256_sub_epi32(up, _mm256_castps_si256(magic));
+}
+
+// 32 codes in -q_max..q_max; false if one of the values has to be divided.
+static inline bool plain32(const float *x, __m256 hi, __m256 lo, __m256i qmax, __m256i &codes) {
+  __m256i differ = _mm256_setzero_si256();
+  const __m256i a = plain8(x, hi, lo, differ), b = plain8(x + 8, hi, lo, differ);
+  const __m256i c = plain8(x + 16, hi, lo, differ), d = plain8(x + 24, hi, lo, differ);
+  __m256i p = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+  p = _mm256_max_epi8(_mm256_min_epi8(p, qmax), _mm256_sub_epi8(_mm256_setzero_si256(), qmax));
+  codes = _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  return _mm256_testz_si256(differ, differ);
+}
+
+static inline bool plain16(const float *x, __m256 hi, __m256 lo, __m128i qmax, __m128i &codes) {
+  __m256i differ = _mm256_setzero_si256();
+  const __m256i a = plain8(x, hi, lo, differ), b = plain8(x + 8, hi, lo, differ);
+  const __m256i p = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+  codes = _mm_packs_epi16(_mm256_castsi256_si128(p), _mm256_extracti128_si256(p, 1));
+  codes = _mm_max_epi8(_mm_min_epi8(codes, qmax), _mm_sub_epi8(_mm_setzero_si128(), qmax));
+  return _mm256_testz_si256(differ, differ);
+}
+
+// Sums of eight groups from four partial sums each, as left by vpsadbw.
+static inline __m256i reduce8(const __m256i *partial) {
+  __m256i two[4], four[2];
+  for (int i = 0; i < 4; i++)
+    two[i] = _mm256_or_si256(partial[2 * i], _mm256_slli_epi64(partial[2 * i + 1], 32));
+  for (int i = 0; i < 2; i++)
+    four[i] = _mm256_add_epi32(_mm256_unpacklo_epi64(two[2 * i], two[2 * i + 1]),
+                               _mm256_unpackhi_epi64(two[2 * i], two[2 * i + 1]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(four[0], four[1], 0x20),
+                          _mm256_permute2x128_si256(four[0], four[1], 0x31));
+}
+
+// Groups of finite values below 2^20 steps, in pieces of 32 and 16.
+static inline bool encode_plain(const cod::GroupBlock &block, int from, int to, int n, int qmax,
+                                cod::GroupResult &out) {
+  if (n % 16 != 0) return false;
+  alignas(32) float hi[W], lo[W];
+  const __m256 inverse = _mm256_div_ps(_mm256_set1_ps(1.0f), _mm256_load_ps(out.step + from));
+  _mm256_store_ps(hi, _mm256_mul_ps(inverse, _mm256_set1_ps(1.0f + 0x1p-22f)));
+  _mm256_store_ps(lo, _mm256_mul_ps(inverse, _mm256_set1_ps(1.0f - 0x1p-22f)));
+  const __m256i top = _mm256_set1_epi8((char)qmax), zero = _mm256_setzero_si256();
+  // bytes to sums: add 128, sum eight at a time, take it off again
+  const __m256i lift = _mm256_set1_epi8((char)-128);
+  __m256i partial[W];
+  for (int l = 0; l < W; l++) partial[l] = zero;
+  for (int l = from; l < to; l++) {
+    const __m256 up = _mm256_broadcast_ss(hi + l - from);
+    const __m256 down = _mm256_broadcast_ss(lo + l - from);
+    const float *x = block.values[l];
+    int8_t *codes = block.codes[l];
+    __m256i sum = zero;
+    int i = 0;
+    for (; i + 32 <= n; i += 32) {
+      __m256i p;
+      const bool certain = plain32(x + i, up, down, top, p);
+      _mm256_storeu_si256((__m256i *)(codes + i), p);
+      if (__builtin_expect(!certain, 0)) {
+        divide(x + i, 32, out.radius[l], out.step[l], codes + i);
+        p = _mm256_loadu_si256((const __m256i *)(codes + i));
+      }
+      sum = _mm256_add_epi64(sum, _mm256_sad_epu8(_mm256_xor_si256(p, lift), zero));
+    }
+    if (i < n) {
+      __m128i p;
+      const bool certain = plain16(x + i, up, down, _mm256_castsi256_si128(top), p);
+      _mm_storeu_si128((__m128i *)(codes + i), p);
+      if (__builtin_expect(!certain, 0)) {
+        divide(x + i, 16, out.radius[l], out.step[l], codes + i);
+        p = _mm_loadu_si128((const __m128i *)(codes + i));
+      }
+      const __m128i lifted = _mm_xor_si128(p, _mm256_castsi256_si128(lift));
+      sum = _mm256_add_epi64(sum, _mm256_zextsi128_si256(_mm_sad_epu8(lifted, _mm_setzero_si128())));
+    }
+    partial[l - from] = sum;
+  }
+  const __m256i sums = _mm256_sub_epi32(reduce8(partial), _mm256_set1_epi32(128 * n));
+  _mm256_store_si256((__m256i *)(out.sums + from), sums);
+  return true;
 }
 
 #include "epilogue.inl"
@@ -299,9 +400,14 @@ bool runs_here() {
 
 }  // namespace
 
+static inline VF codes_as_floats(const int8_t *codes) {
+  return (VF)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)codes)));
+}
+
+#include "depthwise.inl"
 #include "pointwise.inl"
 
 extern const cod::Kernels kAvx2;
-const cod::Kernels kAvx2 = {"avx2",    runs_here, W,  quantize_block, encode_group, encode_each,
+const cod::Kernels kAvx2 = {"avx2",    runs_here, kLanes, quantize_block, encode_group, encode_each,
                             gelu,      MR,        NR, tile,          unpack, activate,
-                            multiply_add,  magnitudes};
+                            dequantize, depthwise,  magnitudes};

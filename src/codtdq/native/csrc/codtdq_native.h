@@ -13,7 +13,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 1
+#define COD_ABI_VERSION 2
 #define COD_EPS 1e-8f              /* floor of every radius and step */
 #define COD_STD_EPS 1e-12          /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -76,16 +76,26 @@ COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float 
                                    const float *step, int32_t per_channel, int32_t group,
                                    int32_t pre, const cod_quantized *out, int32_t threads);
 
-/* Packed weights: opaque, made once from codes. codes: int8 [outputs, taps, inputs] in -8..7;
- * inputs are padded to whole activation groups inside. scale: [outputs] or, with
- * weight_group > 0, [outputs, taps, ceil(inputs / weight_group)]; weight_group divides or is a
- * multiple of the activation group's inner block. */
-typedef struct cod_weight cod_weight;
-COD_API cod_weight *cod_weight_new(const int8_t *codes, const float *scale, int64_t outputs,
-                                   int64_t taps, int64_t inputs, int32_t group,
-                                   int32_t weight_group);
-COD_API void cod_weight_free(cod_weight *weight);
-COD_API int64_t cod_weight_bytes(const cod_weight *weight);
+/* Weights in panels, for the instruction set in use. `cod_weight_describe` works out the sizes,
+ * the caller provides zeroed memory for both arrays, aligned to 64 bytes, `cod_weight_pack` fills
+ * it. codes: int8 [outputs, taps, inputs] in -8..7; inputs are padded to whole activation groups
+ * inside. scale: [outputs] or, with weight_group > 0, [outputs, taps, ceil(inputs / weight_group)];
+ * weight_group is whole activation groups or covers all inputs. */
+typedef struct {
+  int64_t outputs, taps, inputs;
+  int64_t groups;                    /* activation groups of one tap */
+  int64_t panels, panel_bytes;
+  int64_t packed_bytes, scale_count; /* memory that the two arrays need */
+  int32_t group, weight_group;
+  int32_t columns;                   /* of a panel */
+  int32_t reserved;
+  uint8_t *packed;                   /* [panels][taps][groups][group / 4][columns][4] nibbles */
+  float *scales;                     /* [panels][columns], or [panels][taps * groups][columns] */
+} cod_weight;
+COD_API int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t group,
+                                    int32_t weight_group, cod_weight *weight);
+COD_API int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weight *weight,
+                                int32_t threads);
 
 enum { COD_ACT_NONE = 0, COD_ACT_GELU = 1, COD_ACT_RELU = 2 };
 
@@ -117,9 +127,11 @@ typedef struct {
 COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry,
                          const cod_weight *weight, const cod_output *y, int32_t threads);
 
-/* Depthwise on dequantized maps [rows, channels]; weight: [taps, channels]. */
-COD_API int32_t cod_depthwise(const float *x_hat, const cod_geometry *geometry, int64_t channels,
-                              const float *weight, const cod_output *y, int32_t threads);
+/* Depthwise on codes [rows, code_stride]; weight: [taps, channels]. step: [rows, K] with step_mode 1,
+ * one for each `group` channels; with step_mode 0 none: the weight has them in it. */
+COD_API int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
+                              int32_t group, const float *weight, const cod_output *y,
+                              int32_t threads);
 
 #ifdef __cplusplus
 }

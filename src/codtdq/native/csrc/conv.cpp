@@ -1,59 +1,53 @@
 // Matrix products on codes: Linear is a convolution with one tap. A k x k kernel reads its rows
 // through pointers, tap by tap; no im2col matrix exists.
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <vector>
 
+#include "aligned.h"
 #include "kernels.h"
-
-struct cod_weight {
-  int64_t outputs, taps, inputs, groups;  // groups: activation groups of one tap
-  int32_t group;
-  bool grouped;                 // a scale for every weight group
-  int columns;                  // of a panel; that of the kernels it was packed for
-  int64_t panels, panel_bytes;  // packed bytes of a panel
-  uint8_t *packed = nullptr;    // [panels][taps][groups][group / 4][columns][4] nibbles
-  float *scale = nullptr;       // [panels][columns], or [panels][taps * groups][columns]
-  ~cod_weight() {
-    std::free(packed);
-    std::free(scale);
-  }
-};
 
 namespace {
 
 using cod::kernels;
 
-template <typename T>
-T *aligned_array(int64_t count) {
-  const size_t bytes = ((size_t)(count > 0 ? count : 1) * sizeof(T) + 127) / 128 * 128;
-  void *memory = std::aligned_alloc(128, bytes);
-  if (memory) std::memset(memory, 0, bytes);
-  return static_cast<T *>(memory);
-}
-
-struct Aligned {
-  explicit Aligned(int64_t bytes) : data(aligned_array<uint8_t>(bytes)) {}
-  ~Aligned() { std::free(data); }
-  Aligned(const Aligned &) = delete;
-  uint8_t *data;
-};
+using cod::Aligned;
 
 constexpr int64_t kRowBlock = 96;  // rows that share one unpacked panel
+constexpr int64_t kDepthwiseRows = 416, kDepthwiseChannels = 128;  // 200 to 300 kB of values
 
-// Which input row a tap of an output row reads, -1 in the padding.
-struct Taps {
+// Walks over output rows and tells which input row each of its taps reads, -1 in the padding.
+// Divisions only to begin with: they would cost more than the products of a narrow convolution.
+struct Walk {
   const cod_geometry &g;
-  int64_t operator()(int64_t row, int64_t tap) const {
-    const int64_t ox = row % g.out_w, oy = row / g.out_w % g.out_h, b = row / (g.out_w * g.out_h);
-    const int64_t y = oy * g.stride_h - g.pad_h + tap / g.kernel_w * g.dilation_h;
-    const int64_t x = ox * g.stride_w - g.pad_w + tap % g.kernel_w * g.dilation_w;
-    if (y < 0 || y >= g.in_h || x < 0 || x >= g.in_w) return -1;
-    return (b * g.in_h + y) * g.in_w + x;
+  int64_t ox, oy, b;
+  Walk(const cod_geometry &geometry, int64_t row)
+      : g(geometry), ox(row % g.out_w), oy(row / g.out_w % g.out_h), b(row / g.out_w / g.out_h) {}
+  void next() {
+    if (++ox < g.out_w) return;
+    ox = 0;
+    if (++oy == g.out_h) oy = 0, b++;
+  }
+  template <typename F>
+  void taps(const F &visit) const {
+    int64_t tap = 0, y = oy * g.stride_h - g.pad_h;
+    for (int32_t ky = 0; ky < g.kernel_h; ky++, y += g.dilation_h) {
+      const bool row_inside = y >= 0 && y < g.in_h;
+      const int64_t line = (b * g.in_h + y) * g.in_w;
+      int64_t x = ox * g.stride_w - g.pad_w;
+      for (int32_t kx = 0; kx < g.kernel_w; kx++, x += g.dilation_w, tap++)
+        visit(tap, row_inside && x >= 0 && x < g.in_w ? line + x : -1);
+    }
   }
 };
+
+int64_t scales_of_panel(const cod_weight &w) { return w.weight_group ? w.taps * w.groups : 1; }
+
+// Aligned loads read both arrays.
+bool usable(const cod_weight *w) {
+  return w && w->packed && w->scales && (uintptr_t)w->packed % 64 == 0 &&
+         (uintptr_t)w->scales % 64 == 0 && w->columns == kernels().columns;
+}
 
 bool fits(const cod_geometry *g) {
   return g && g->batch >= 0 && g->in_h >= 0 && g->in_w >= 0 && g->out_h >= 0 && g->out_w >= 0 &&
@@ -65,66 +59,70 @@ bool fits(const cod_geometry *g) {
 
 extern "C" {
 
-cod_weight *cod_weight_new(const int8_t *codes, const float *scale, int64_t outputs, int64_t taps,
-                           int64_t inputs, int32_t group, int32_t weight_group) {
-  if (!codes || !scale || outputs < 1 || taps < 1 || inputs < 1 || group < 4 || group % 4)
-    return nullptr;
-  // a weight group must be whole activation groups, or whole columns, to share one integer sum
-  if (weight_group > 0 && weight_group % group && weight_group < inputs) return nullptr;
-  auto *w = new (std::nothrow) cod_weight;
-  if (!w) return nullptr;
+int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t group,
+                            int32_t weight_group, cod_weight *w) {
+  if (!w || outputs < 1 || taps < 1 || inputs < 1 || group < 4 || group % 4 || weight_group < 0)
+    return COD_BAD_ARGUMENT;
+  // a weight group must be whole activation groups, or all inputs, to share one integer sum
+  if (weight_group > 0 && weight_group % group && weight_group < inputs) return COD_BAD_ARGUMENT;
+  *w = cod_weight{};
   const int nr = kernels().columns;
-  w->outputs = outputs, w->taps = taps, w->inputs = inputs, w->group = group;
-  w->groups = (inputs + group - 1) / group, w->columns = nr, w->grouped = weight_group > 0;
+  w->outputs = outputs, w->taps = taps, w->inputs = inputs;
+  w->group = group, w->weight_group = weight_group, w->columns = nr;
+  w->groups = (inputs + group - 1) / group;
   w->panels = (outputs + nr - 1) / nr;
   w->panel_bytes = taps * w->groups * group * nr / 2;
-  w->packed = aligned_array<uint8_t>(w->panels * w->panel_bytes);
-  const int64_t scales = w->grouped ? taps * w->groups : 1;
-  w->scale = aligned_array<float>(w->panels * scales * nr);
-  if (!w->packed || !w->scale) {
-    delete w;
-    return nullptr;
-  }
-  const int64_t quad = 4 * nr, half = quad / 2;
-  const int64_t per_tap = weight_group > 0 ? (inputs + weight_group - 1) / weight_group : 1;
-  for (int64_t o = 0; o < w->panels * nr; o++) {
-    const int64_t panel = o / nr, j = o % nr;
-    uint8_t *base = w->packed + panel * w->panel_bytes;
-    for (int64_t t = 0; t < taps; t++)
-      for (int64_t i = 0; i < w->groups * group; i++) {
-        // padding has code 0, that is the offset: its activation codes are zero anyway
-        int code = 0;
-        if (o < outputs && i < inputs) code = codes[(o * taps + t) * inputs + i];
-        const int64_t place = ((t * w->groups * group + i) / 4) * quad + 4 * j + i % 4;
-        const int64_t block = place / quad, inside = place % quad;
-        const uint8_t nibble = (uint8_t)(code + COD_WEIGHT_OFFSET) & 15;
-        base[block * half + inside % half] |= inside < half ? nibble : (uint8_t)(nibble << 4);
-      }
-    if (o >= outputs) continue;
-    if (!w->grouped) {
-      w->scale[panel * nr + j] = scale[o];
-    } else {
-      for (int64_t t = 0; t < taps; t++)
-        for (int64_t g = 0; g < w->groups; g++)
-          w->scale[(panel * scales + t * w->groups + g) * nr + j] =
-              scale[(o * taps + t) * per_tap + g * group / weight_group];
-    }
-  }
-  return w;
+  w->packed_bytes = w->panels * w->panel_bytes;
+  w->scale_count = w->panels * scales_of_panel(*w) * nr;
+  return COD_OK;
 }
 
-void cod_weight_free(cod_weight *weight) { delete weight; }
-
-int64_t cod_weight_bytes(const cod_weight *w) {
-  if (!w) return 0;
-  const int64_t scales = w->grouped ? w->taps * w->groups : 1;
-  return w->panels * w->panel_bytes + w->panels * scales * w->columns * (int64_t)sizeof(float);
+int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weight *w,
+                        int32_t threads) {
+  if (!codes || !scale || !usable(w)) return COD_BAD_ARGUMENT;
+  const int64_t nr = w->columns, scales = scales_of_panel(*w), quads = w->groups * w->group / 4;
+  const int64_t per_tap =
+      w->weight_group > 0 ? (w->inputs + w->weight_group - 1) / w->weight_group : 1;
+  // four codes of one output, as nibbles with the offset in the bytes of a word; padding has code 0,
+  // that is the offset: its activation codes are zero anyway
+  auto four = [&](int64_t o, int64_t t, int64_t i) {
+    uint32_t word = 0;
+    const int8_t *from = codes + (o * w->taps + t) * w->inputs + i;
+    if (o >= w->outputs || i >= w->inputs) word = 0;
+    else if (i + 4 <= w->inputs) std::memcpy(&word, from, 4);
+    else std::memcpy(&word, from, (size_t)(w->inputs - i));
+    constexpr uint32_t kOffsets = COD_WEIGHT_OFFSET * 0x01010101u;
+    return ((word & 0x0f0f0f0fu) + kOffsets) & 0x0f0f0f0fu;
+  };
+  auto pack = [&](int64_t p) {
+    uint8_t *to = w->packed + p * w->panel_bytes;
+    for (int64_t t = 0; t < w->taps; t++)
+      for (int64_t q = 0; q < quads; q++)
+        for (int64_t j = 0; j < nr / 2; j++, to += 4) {
+          const uint32_t low = four(p * nr + j, t, 4 * q), high = four(p * nr + j + nr / 2, t, 4 * q);
+          const uint32_t both = low | high << 4;
+          std::memcpy(to, &both, 4);
+        }
+    for (int64_t j = 0; j < nr && p * nr + j < w->outputs; j++) {
+      const int64_t o = p * nr + j;
+      if (w->weight_group == 0) w->scales[o] = scale[o];
+      else
+        for (int64_t t = 0; t < w->taps; t++)
+          for (int64_t g = 0; g < w->groups; g++)
+            w->scales[(p * scales + t * w->groups + g) * nr + j] =
+                scale[(o * w->taps + t) * per_tap + g * w->group / w->weight_group];
+    }
+  };
+  cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
+    for (int64_t p = first; p < last; p++) pack(p);
+  });
+  return COD_OK;
 }
 
 int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_weight *w,
                  const cod_output *y, int32_t threads) {
   const auto &k = kernels();
-  if (!x || !w || !y || !fits(geometry) || w->columns != k.columns) return COD_BAD_ARGUMENT;
+  if (!x || !usable(w) || !y || !fits(geometry)) return COD_BAD_ARGUMENT;
   if (w->taps != (int64_t)geometry->kernel_h * geometry->kernel_w) return COD_BAD_ARGUMENT;
   if (x->code_stride < w->groups * w->group) return COD_BAD_ARGUMENT;
   const int64_t rows = geometry->batch * geometry->out_h * geometry->out_w;
@@ -135,13 +133,13 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
   int64_t cuts = threads > 1 && blocks < spread ? (spread + blocks - 1) / blocks : 1;
   if (cuts > w->panels) cuts = w->panels;
   const int step_stride = x->step_mode ? 1 : 0;
-  const Taps source{*geometry};
   const bool direct = taps == 1 && geometry->stride_h == 1 && geometry->stride_w == 1 &&
                       geometry->pad_h == 0 && geometry->pad_w == 0;
   std::vector<int8_t> zero_codes((size_t)(groups * w->group), 0);
   std::vector<float> zero_steps((size_t)groups, 0.0f);
   std::vector<int32_t> zero_sums((size_t)groups, 0);
-  const int64_t scales = w->grouped ? taps * groups : 1;
+  const bool grouped = w->weight_group > 0;
+  const int64_t scales = scales_of_panel(*w);
   std::atomic<bool> failed{false};
   auto body = [&](int64_t first, int64_t last) {
     Aligned bytes(2 * w->panel_bytes), tile(mr * nr * (int64_t)sizeof(float));
@@ -157,26 +155,33 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
     for (int64_t item = first; item < last; item++) {
       const int64_t begin = item / cuts * kRowBlock, cut = item % cuts;
       const int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
-      for (int64_t i = 0; i < tiles * mr && begin + i / mr * mr < end; i++)
-        for (int64_t t = 0; t < taps; t++) {
-          const int64_t row = begin + i, at = i / mr * pointers + t * mr + i % mr;
-          const int64_t from = row >= end ? -1 : direct ? row : source(row, t);
-          xp[at] = from < 0 ? zero_codes.data() : x->codes + from * x->code_stride;
-          sp[at] = from < 0 ? zero_steps.data() : x->step + from * groups * step_stride;
-          cp[at] = from < 0 ? zero_sums.data() : x->sums + from * groups;
-        }
+      auto point = [&](int64_t at, int64_t from) {
+        xp[at] = from < 0 ? zero_codes.data() : x->codes + from * x->code_stride;
+        sp[at] = from < 0 ? zero_steps.data() : x->step + from * groups * step_stride;
+        cp[at] = from < 0 ? zero_sums.data() : x->sums + from * groups;
+      };
+      Walk walk(*geometry, begin);
+      for (int64_t i = 0; i < (end - begin + mr - 1) / mr * mr; i++, walk.next()) {
+        const int64_t at = i / mr * pointers + i % mr;
+        if (begin + i >= end)
+          for (int64_t t = 0; t < taps; t++) point(at + t * mr, -1);
+        else if (direct)
+          point(at, begin + i);
+        else
+          walk.taps([&](int64_t t, int64_t from) { point(at + t * mr, from); });
+      }
       for (int64_t p = cut * w->panels / cuts; p < (cut + 1) * w->panels / cuts; p++) {
         k.unpack(w->packed + p * w->panel_bytes, w->panel_bytes, bytes.data);
-        const float *scale = w->scale + p * scales * nr;
+        const float *scale = w->scales + p * scales * nr;
         const int64_t o = p * nr;
-        cod::Epilogue out{nullptr, y->row_stride, w->grouped ? nullptr : scale,
+        cod::Epilogue out{nullptr, y->row_stride, grouped ? nullptr : scale,
                           y->bias ? y->bias + o : nullptr, 0,
                           (int)(w->outputs - o < nr ? w->outputs - o : nr), y->activation, acc};
         for (int64_t tile_at = 0; begin + tile_at * mr < end; tile_at++) {
           const int64_t at = tile_at * pointers, row = begin + tile_at * mr;
           out.y = y->data + row * y->row_stride + o;
           out.rows = (int)(end - row < mr ? end - row : mr);
-          k.tile(&xp[at], &sp[at], &cp[at], bytes.data, w->grouped ? scale : nullptr, taps, groups,
+          k.tile(&xp[at], &sp[at], &cp[at], bytes.data, grouped ? scale : nullptr, taps, groups,
                  w->group, step_stride, x->wide, out);
           if (y->activation != COD_ACT_NONE)
             for (int64_t r = 0; r < out.rows; r++)
@@ -189,26 +194,65 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
   return failed ? COD_NO_MEMORY : COD_OK;
 }
 
-int32_t cod_depthwise(const float *x_hat, const cod_geometry *geometry, int64_t channels,
-                      const float *weight, const cod_output *y, int32_t threads) {
-  if (!x_hat || !weight || !y || !fits(geometry) || channels < 1) return COD_BAD_ARGUMENT;
-  const int64_t rows = geometry->batch * geometry->out_h * geometry->out_w;
-  const int64_t taps = (int64_t)geometry->kernel_h * geometry->kernel_w;
-  const Taps source{*geometry};
+int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
+                      int32_t group, const float *weight, const cod_output *y, int32_t threads) {
+  if (!x || !weight || !y || !fits(geometry) || channels < 1 || group < 1) return COD_BAD_ARGUMENT;
+  if (x->code_stride < channels || (x->step_mode && !x->step)) return COD_BAD_ARGUMENT;
+  const cod_geometry &g = *geometry;
+  const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, groups = (channels + group - 1) / group;
+  const int64_t blocks = (channels + kDepthwiseChannels - 1) / kDepthwiseChannels;
+  if (g.batch * g.out_h * g.out_w == 0) return COD_OK;
+  // A few output lines and a block of channels at a time: the input lines under them are
+  // dequantized once, into memory that stays in the cache.
+  const int64_t lines = kDepthwiseRows / g.out_w + 1, bands = (g.out_h + lines - 1) / lines;
+  const int64_t reach = (lines - 1) * g.stride_h + (int64_t)(g.kernel_h - 1) * g.dilation_h + 1;
+  const int64_t kept = reach < g.in_h ? reach : g.in_h;
   const auto &k = kernels();
-  cod::parallel_for(rows, 64, threads, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++) {
-      float *out = y->data + row * y->row_stride;
-      for (int64_t c = 0; c < channels; c++) out[c] = y->bias ? y->bias[c] : 0.0f;
-      for (int64_t t = 0; t < taps; t++) {
-        const int64_t from = source(row, t);
-        if (from >= 0) k.multiply_add(x_hat + from * channels, weight + t * channels, channels, out);
-      }
-      if (y->activation != COD_ACT_NONE)
-        k.activate(out, channels, y->activation);
+  std::atomic<bool> failed{false};
+  auto body = [&](int64_t first, int64_t last) {
+    Aligned memory(kept * g.in_w * kDepthwiseChannels * (int64_t)sizeof(float));
+    std::vector<const float *> x_of((size_t)taps);
+    if (!memory.data) {
+      failed = true;
+      return;
     }
-  });
-  return COD_OK;
+    auto *x_hat = reinterpret_cast<float *>(memory.data);
+    for (int64_t item = first; item < last; item++) {
+      const int64_t block = item % blocks, band = item / blocks % bands, b = item / blocks / bands;
+      const int64_t from = block * kDepthwiseChannels;
+      const int64_t n = channels - from < kDepthwiseChannels ? channels - from : kDepthwiseChannels;
+      const int64_t begin = band * lines, end = begin + lines < g.out_h ? begin + lines : g.out_h;
+      int64_t low = begin * g.stride_h - g.pad_h, high = low + (end - 1 - begin) * g.stride_h;
+      high += (int64_t)(g.kernel_h - 1) * g.dilation_h + 1;
+      low = low > 0 ? low : 0, high = high < g.in_h ? high : g.in_h;
+      for (int64_t at = 0; at < (high - low) * g.in_w; at++) {
+        const int64_t row = (b * g.in_h + low) * g.in_w + at;
+        const int8_t *codes = x->codes + row * x->code_stride;
+        for (int64_t c = from; c < from + n;) {
+          const int64_t whole = (c / group + 1) * group, stop = whole < from + n ? whole : from + n;
+          const float step = x->step_mode ? x->step[row * groups + c / group] : 1.0f;
+          k.dequantize(codes + c, stop - c, step, x_hat + at * kDepthwiseChannels + c - from);
+          c = stop;
+        }
+      }
+      for (int64_t oy = begin; oy < end; oy++)
+        for (int64_t ox = 0; ox < g.out_w; ox++) {
+          for (int64_t t = 0; t < taps; t++) {
+            const int64_t iy = oy * g.stride_h - g.pad_h + t / g.kernel_w * g.dilation_h;
+            const int64_t ix = ox * g.stride_w - g.pad_w + t % g.kernel_w * g.dilation_w;
+            const bool inside = iy >= 0 && iy < g.in_h && ix >= 0 && ix < g.in_w;
+            x_of[t] =
+                inside ? x_hat + ((iy - low) * g.in_w + ix) * kDepthwiseChannels : nullptr;
+          }
+          float *out = y->data + ((b * g.out_h + oy) * g.out_w + ox) * y->row_stride + from;
+          k.depthwise({x_of.data(), weight + from, y->bias ? y->bias + from : nullptr, channels,
+                       (int)taps, out}, n);
+          if (y->activation != COD_ACT_NONE) k.activate(out, n, y->activation);
+        }
+    }
+  };
+  cod::parallel_for(g.batch * bands * blocks, 1, threads, body);
+  return failed ? COD_NO_MEMORY : COD_OK;
 }
 
 }  // extern "C"

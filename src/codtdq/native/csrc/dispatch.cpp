@@ -70,6 +70,7 @@ double cod_constant(const char *name) {
       {"INPUT_BYTES", sizeof(cod_input)},
       {"OUTPUT_BYTES", sizeof(cod_output)},
       {"GEOMETRY_BYTES", sizeof(cod_geometry)},
+      {"WEIGHT_BYTES", sizeof(cod_weight)},
   };
   for (const auto &entry : table)
     if (!std::strcmp(entry.name, name)) return entry.value;

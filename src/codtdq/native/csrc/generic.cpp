@@ -7,13 +7,26 @@
 typedef float VF __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 
-static inline VI vmin(VI a, VI b) {
-  VI m = a < b;
+typedef uint32_t VU __attribute__((vector_size(16)));
+static inline VI kmin(VI a, VI b) {
+  VI m = (VI)((VU)a < (VU)b);
   return (a & m) | (b & ~m);
 }
-static inline VI vmax(VI a, VI b) {
-  VI m = a > b;
+static inline VI umax(VI a, VI b) {
+  VI m = (VI)((VU)a > (VU)b);
   return (a & m) | (b & ~m);
+}
+static inline VI kmax(VI a, VI b) { return umax(a, b); }
+// One less than the bits of a magnitude: as unsigned numbers, zero comes last.
+static constexpr int32_t kLastKey = -1;
+static inline VI key_of(VI magnitude, int omit) { return magnitude - omit; }
+static inline VI magnitude_of(VI key, int omit) { return key + omit; }
+static inline bool vany(VI x) { return (x[0] | x[1] | x[2] | x[3]) != 0; }
+static inline VF vfma(VF x, VF y, VF z) { return x * y + z; }
+static inline VF vfnma(VF x, VF y, VF z) { return z - x * y; }
+static inline VF fmin_lanes(VF x, VF y) {
+  for (int l = 0; l < W; l++) x[l] = x[l] < y[l] ? x[l] : y[l];
+  return x;
 }
 static inline VF vround(VF x) {
   for (int l = 0; l < W; l++) x[l] = nearbyintf(x[l]);
@@ -49,10 +62,9 @@ static inline VI dless(VD x, VD y) {
   return r;
 }
 
-static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
+static inline void load_transposed(const float *const *rows, int group, VF *v) {
   for (int l = 0; l < W; l++) {
-    const float *row = block.values[l < block.lanes ? l : 0];
-    for (int k = 0; k < group; k++) v[k][l] = row[k];
+    for (int k = 0; k < group; k++) v[k][l] = rows[l][k];
   }
 }
 
@@ -72,6 +84,10 @@ static int32_t encode_group(const float *x, int n, float radius, float step, int
   int32_t total = 0;
   for (int i = 0; i < n; i++) total += codes[i] = code_of(x[i], radius, step, qmax);
   return total;
+}
+
+static inline bool encode_plain(const cod::GroupBlock &, int, int, int, int, cod::GroupResult &) {
+  return false;  // no faster way here
 }
 
 #include "epilogue.inl"
@@ -122,9 +138,16 @@ bool runs_here() { return true; }
 
 }  // namespace
 
+static inline VF codes_as_floats(const int8_t *codes) {
+  VF v;
+  for (int l = 0; l < W; l++) v[l] = (float)codes[l];
+  return v;
+}
+
+#include "depthwise.inl"
 #include "pointwise.inl"
 
 extern const cod::Kernels kGeneric;
-const cod::Kernels kGeneric = {"generic", runs_here, W,  quantize_block, encode_group, encode_each,
+const cod::Kernels kGeneric = {"generic", runs_here, kLanes,  quantize_block, encode_group, encode_each,
                                gelu,      MR,        NR, tile,          unpack, activate,
-                               multiply_add,  magnitudes};
+                               dequantize, depthwise,  magnitudes};

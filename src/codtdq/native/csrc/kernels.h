@@ -15,18 +15,20 @@ struct Plan {
   int percentile_rank[COD_MAX_GROUP + 1], zero_rank[COD_MAX_GROUP + 1];  // by count of elements
 };
 
+constexpr int kMaxLanes = 64;
+
 // A block of groups to quantize, `spec.group` contiguous floats each. Short groups are padded with
 // zeros; `valid` counts their real elements.
 struct GroupBlock {
-  const float *values[16];
-  int32_t valid[16];
-  int8_t *codes[16];
+  const float *values[kMaxLanes];
+  int32_t valid[kMaxLanes];
+  int8_t *codes[kMaxLanes];
   int lanes;
 };
 
 struct alignas(64) GroupResult {
-  float radius[16], step[16];
-  int32_t active[16], infeasible[16], sums[16];
+  float radius[kMaxLanes], step[kMaxLanes];
+  int32_t active[kMaxLanes], infeasible[kMaxLanes], sums[kMaxLanes];
 };
 
 // Where a tile's results go: y[r * stride + j] = act(sum * scale[j] + bias[j]) for the first `rows`
@@ -37,6 +39,15 @@ struct Epilogue {
   const float *scale, *bias;
   int rows, columns, activation;
   float *acc;
+};
+
+// y[c] = sum over taps of x[t][c] weight[t, c] + bias[c]; a tap in the padding has x[t] = NULL.
+struct DepthwisePixel {
+  const float *const *x;
+  const float *weight, *bias;  // bias may be NULL
+  int64_t weight_stride;
+  int taps;
+  float *y;
 };
 
 struct Kernels {
@@ -61,8 +72,8 @@ struct Kernels {
   // nibbles -> bytes: n bytes of `packed` become 2 n bytes
   void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
   void (*activate)(float *y, int64_t n, int activation);  // in place
-  // y[c] += x[c] * w[c]
-  void (*multiply_add)(const float *x, const float *w, int64_t n, float *y);
+  void (*dequantize)(const int8_t *codes, int64_t n, float step, float *x_hat);
+  void (*depthwise)(const DepthwisePixel &pixel, int64_t n);  // n channels
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 };

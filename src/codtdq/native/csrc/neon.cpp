@@ -12,8 +12,17 @@
 typedef float VF __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 
-static inline VI vmin(VI a, VI b) { return (VI)vminq_s32((int32x4_t)a, (int32x4_t)b); }
-static inline VI vmax(VI a, VI b) { return (VI)vmaxq_s32((int32x4_t)a, (int32x4_t)b); }
+static inline VI kmin(VI a, VI b) { return (VI)vminq_u32((uint32x4_t)a, (uint32x4_t)b); }
+static inline VI umax(VI a, VI b) { return (VI)vmaxq_u32((uint32x4_t)a, (uint32x4_t)b); }
+static inline VI kmax(VI a, VI b) { return umax(a, b); }
+// One less than the bits of a magnitude: as unsigned numbers, zero comes last.
+static constexpr int32_t kLastKey = -1;
+static inline VI key_of(VI magnitude, int omit) { return magnitude - omit; }
+static inline VI magnitude_of(VI key, int omit) { return key + omit; }
+static inline bool vany(VI x) { return vmaxvq_u32((uint32x4_t)x) != 0; }
+static inline VF vfma(VF x, VF y, VF z) { return (VF)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y); }
+static inline VF vfnma(VF x, VF y, VF z) { return (VF)vfmsq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y); }
+static inline VF fmin_lanes(VF x, VF y) { return (VF)vminq_f32((float32x4_t)x, (float32x4_t)y); }
 static inline VF vround(VF x) { return (VF)vrndnq_f32((float32x4_t)x); }
 struct VD {
   float64x2_t a, b;
@@ -58,9 +67,7 @@ static inline void transpose4(const float *const *rows, int offset, VF *v) {
   }
 }
 
-static void load_transposed(const cod::GroupBlock &block, int group, VF *v) {
-  const float *rows[W];
-  for (int l = 0; l < W; l++) rows[l] = block.values[l < block.lanes ? l : 0];
+static inline void load_transposed(const float *const *rows, int group, VF *v) {
   int k = 0;
   for (; k + 4 <= group; k += 4) transpose4(rows, k, v + k);
   for (; k < group; k++)
@@ -118,6 +125,10 @@ static inline int32_t encode_group(const float *x, int n, float radius, float st
   }
   for (; i < n; i++) sum += codes[i] = code_of(x[i], radius, step);
   return sum;
+}
+
+static inline bool encode_plain(const cod::GroupBlock &, int, int, int, int, cod::GroupResult &) {
+  return false;  // encode_group is as fast here: its conversions round and its sums are one step
 }
 
 #include "epilogue.inl"
@@ -251,9 +262,17 @@ bool runs_here() {
 
 }  // namespace
 
+static inline VF codes_as_floats(const int8_t *codes) {
+  int32_t four;
+  __builtin_memcpy(&four, codes, 4);
+  const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+  return (VF)vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+
+#include "depthwise.inl"
 #include "pointwise.inl"
 
 extern const cod::Kernels kNeon;
-const cod::Kernels kNeon = {"neon-dotprod", runs_here, W,  quantize_block, encode_group, encode_each,
+const cod::Kernels kNeon = {"neon-dotprod", runs_here, kLanes,  quantize_block, encode_group, encode_each,
                             gelu,           MR,        NR, tile,          unpack, activate,
-                            multiply_add,   magnitudes};
+                            dequantize, depthwise,   magnitudes};

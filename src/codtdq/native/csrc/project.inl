@@ -1,280 +1,202 @@
 // DSTG + DCRP for W groups at once, one group per lane: written once, compiled for every set.
 //
 // The including file defines: W, VF, VI (float and int32 vectors of W), VD (W doubles, any form),
-// vmin, vmax (VI), vround (VF), wide(VF) -> VD, narrow(VD) -> VF, dset, dadd, dsub, dmul, ddiv,
-// dfma, dsqrt, dmin, dclamp (negative -> 0, NaN stays), dless(VD, VD) -> VI, load_transposed(block,
-// group, v) and encode_group(x, n, radius, step, bits, codes) -> sum of codes.
+// umax (VI, unsigned), vany (VI), vround, vfma, vfnma, fmin_lanes (VF), wide(VF) -> VD, narrow(VD)
+// -> VF, dset, dadd, dsub, dmul, ddiv, dfma, dsqrt, dmin, dclamp (negative -> 0, NaN stays),
+// dless(VD, VD) -> VI, the keys of select.inl, load_transposed(rows, group, v), encode_group(x, n,
+// radius, step, bits, codes) -> sum of codes, and encode_plain(block, from, to, n, qmax, out) for
+// groups without surprises, which may return false and leave them to encode_group.
 // Follows quantizer/projection.py step by step; that file is the definition.
 
-#include <array>
-#include <utility>
+#include "lanes.inl"
+
+#include "guard.inl"
+#include "select.inl"
 
 namespace {
 
-constexpr int kInf = 0x7f800000;
-
-static inline void order(VI &a, VI &b) {
-  VI low = vmin(a, b);
-  b = vmax(a, b);
-  a = low;
-}
-
-// Batcher's odd-even merge sort as a list of comparisons, known to the compiler: with constant
-// indices the array lives in registers, and comparisons that no result needs fall away.
-template <int N>
-struct Network {
-  static constexpr int count() {
-    int n = 0;
-    for (int p = 1; p < N; p *= 2)
-      for (int k = p; k >= 1; k /= 2)
-        for (int j = k % p; j + k < N; j += 2 * k)
-          for (int i = 0; i < k && i + j + k < N; i++)
-            if ((i + j) / (2 * p) == (i + j + k) / (2 * p)) n++;
-    return n;
-  }
-  static constexpr auto pairs() {
-    std::array<std::pair<int, int>, count()> list{};
-    int n = 0;
-    for (int p = 1; p < N; p *= 2)
-      for (int k = p; k >= 1; k /= 2)
-        for (int j = k % p; j + k < N; j += 2 * k)
-          for (int i = 0; i < k && i + j + k < N; i++)
-            if ((i + j) / (2 * p) == (i + j + k) / (2 * p)) {
-              list[n].first = i + j;
-              list[n++].second = i + j + k;
-            }
-    return list;
-  }
-  static constexpr auto list = pairs();
+// What one look at the values tells.
+struct Summary {
+  VI largest, smallest;  // magnitudes as integers: a NaN is larger than infinity
+  VF total, squares;     // of the values, float32
 };
 
-template <int N, size_t... I>
-static inline __attribute__((always_inline)) void compare_all(VI *v, std::index_sequence<I...>) {
-  (order(v[Network<N>::list[I].first], v[Network<N>::list[I].second]), ...);
-}
-
-// The smallest R (1-based rank) of N magnitudes, all lanes at once, and the smallest of all.
-template <int N, int R>
-__attribute__((noinline)) static void select_lanes(const VF *values, VI &kth, VI &smallest) {
-  VI v[N];
-#pragma GCC unroll 64
-  for (int i = 0; i < N; i++) __builtin_memcpy(&v[i], &values[i], sizeof(VI)), v[i] &= 0x7fffffff;
-  compare_all<N>(v, std::make_index_sequence<Network<N>::count()>());
-  kth = v[R - 1];
-  smallest = v[0];
-}
-
-template <int N>
-__attribute__((noinline)) static void sort_lanes(VI *keys) {
-  if constexpr (N <= 32) {
-    VI v[N];
-#pragma GCC unroll 32
-    for (int i = 0; i < N; i++) v[i] = keys[i];
-    compare_all<N>(v, std::make_index_sequence<Network<N>::count()>());
-#pragma GCC unroll 32
-    for (int i = 0; i < N; i++) keys[i] = v[i];
-  } else {
-    for (const auto &pair : Network<N>::list) order(keys[pair.first], keys[pair.second]);
-  }
-}
-
-static void sort_group(VI *v, int n) {
-  const int size = n <= 16 ? 16 : n <= 32 ? 32 : n <= 64 ? 64 : 128;
-  for (int i = n; i < size; i++) v[i] = VI{} + 0x7fffffff;
-  if (size == 16) sort_lanes<16>(v);
-  else if (size == 32) sort_lanes<32>(v);
-  else if (size == 64) sort_lanes<64>(v);
-  else sort_lanes<128>(v);
-}
-
-static inline VF as_float(VI x) {
-  VF y;
-  __builtin_memcpy(&y, &x, sizeof y);
-  return y;
-}
-
-static inline VI as_int(VF x) {
-  VI y;
-  __builtin_memcpy(&y, &x, sizeof y);
-  return y;
-}
-
-static inline VF choose(VI mask, VF a, VF b) { return mask ? a : b; }
-static inline VI choose(VI mask, VI a, VI b) { return mask ? a : b; }
-
-static inline bool any(VI mask) {
-  alignas(64) int32_t lanes[W];
-  __builtin_memcpy(lanes, &mask, sizeof lanes);
-  int32_t all = 0;
-  for (int l = 0; l < W; l++) all |= lanes[l];
-  return all != 0;
-}
-
-static inline VF deviation_from(VD total, VD squares, VD count) {
-  const VD variance = dclamp(dsub(squares, ddiv(dmul(total, total), count)));
-  return narrow(dadd(dsqrt(ddiv(variance, count)), dset(COD_STD_EPS)));
+static inline Summary summarize(const VF *v, int n) {
+  // four sums side by side: one addition need not wait for the one before
+  VF total[4] = {}, squares[4] = {};
+  VI largest{}, smallest = VI{} + 0x7fffffff;
+  const auto take = [&](VF x, int i) {
+    const VI magnitude = as_int(x) & 0x7fffffff;
+    largest = umax(largest, magnitude);
+    smallest = kmin(smallest, magnitude);
+    total[i] = total[i] + x;
+    squares[i] = vfma(x, x, squares[i]);
+  };
+  int k = 0;
+  for (; k + 4 <= n; k += 4) take(v[k], 0), take(v[k + 1], 1), take(v[k + 2], 2), take(v[k + 3], 3);
+  for (; k < n; k++) take(v[k], 0);
+  return {largest, smallest, total[0] + total[1] + (total[2] + total[3]),
+          squares[0] + squares[1] + (squares[2] + squares[3])};
 }
 
 // Standard deviation, float64, the first element taken off.
-static inline VF deviation(const VF *v, int n) {
+static __attribute__((noinline)) VF deviation(const VF *v, int n, const int *valid) {
   const VD first = wide(v[0]);
   VD total = dset(0), squares = dset(0);
-  for (int k = 1; k < n; k++) {
-    const VD d = dsub(wide(v[k]), first);
-    total = dadd(total, d);
-    squares = dfma(d, d, squares);
-  }
-  return deviation_from(total, squares, dset(n));
-}
-
-static VF deviation_padded(const VF *v, int n, const int *valid) {
-  VD total = dset(0), squares = dset(0);
-  VF count;
-  for (int l = 0; l < W; l++) count[l] = (float)valid[l];
-  const VD first = wide(v[0]);
+  VF count = VF{} + (float)n;
+  if (valid)
+    for (int l = 0; l < W; l++) count[l] = (float)valid[l];
   for (int k = 1; k < n; k++) {
     VF x = v[k];
-    for (int l = 0; l < W; l++)
-      if (k >= valid[l]) x[l] = v[0][l];
+    if (valid)
+      for (int l = 0; l < W; l++)
+        if (k >= valid[l]) x[l] = v[0][l];
     const VD d = dsub(wide(x), first);
     total = dadd(total, d);
     squares = dfma(d, d, squares);
   }
-  return deviation_from(total, squares, wide(count));
+  const VD n_wide = wide(count);
+  const VD variance = dclamp(dsub(squares, ddiv(dmul(total, total), n_wide)));
+  return narrow(dadd(dsqrt(ddiv(variance, n_wide)), dset(COD_STD_EPS)));
 }
 
-static inline VF step_for(VF radius, float qmax) {
-  const VF step = radius / qmax;
-  return choose(step < COD_EPS, VF{} + COD_EPS, step);
-}
-
-static VD squared_error(const VF *v, int n, VF radius, VF step, float low, float high) {
-  VD total = dset(0);
-  for (int k = 0; k < n; k++) {
-    const VF x = v[k];
-    VF y = choose(x < -radius, -radius, choose(x > radius, radius, x)) / step;
-    y = vround(y);
-    y = choose(y < low, VF{} + low, choose(y > high, VF{} + high, y));
-    const VD error = wide(x - y * step);
-    total = dfma(error, error, total);
-  }
-  return total;
-}
-
-// Between base and bound, the fixed fraction with the least squared error; ties to the bound.
-static void guard(const VF *v, int n, VF base, float qmax, VF &radius, VI &active) {
-  const VI tighter = radius < base;
-  if (!any(tighter)) return;
-  const VF low = radius;
-  VF best = radius;
-  VD least = dset(__builtin_inf());
-  static const float fractions[] = {1.0f, 0.75f, 0.5f, 0.25f, 0.0f};
-  for (float fraction : fractions) {
-    VF c = fraction == 1 ? low : fraction == 0 ? base : base + (low - base) * fraction;
-    c = choose(c < COD_EPS, VF{} + COD_EPS, c);
-    const VD total = squared_error(v, n, c, step_for(c, qmax), -qmax - 1, qmax);
-    const VI better = dless(total, least);
-    least = dmin(total, least);
-    best = choose(better, c, best);
-  }
-  const VI moved = (best > choose(low < COD_EPS, VF{} + COD_EPS, low)) & tighter;
-  active = choose(moved, VI{} + (int)COD_ACTIVE_GUARDED, active);
-  radius = choose(tighter, best, radius);
+// Whether C1's bound certainly lies above base and floor everywhere, from float32 sums: their error
+// is below 2^-14 of the sum of squares. No digits of the deviation matter then.
+static inline bool deviation_is_large(const Summary &s, VF count, VF base, const cod::Plan &plan) {
+  const VF spread = s.squares * (1 - 0x1p-13f) - s.total * s.total / count;
+  const VF limit = at_least(base, plan.floor);
+  const VF factor = VF{} + plan.tau_factor;
+  return !vany(~(spread * (factor * factor) > limit * limit * count));
 }
 
 // C2's bound: 2 q_max times the k-th smallest magnitude that is not zero.
-static VF zero_bin_bound(const VF *v, int n, const cod::Plan &plan) {
-  VI kth, smallest;
-  bool selected = true;
-  if (n == 32 && plan.zero_rank[32] == 7) select_lanes<32, 7>(v, kth, smallest);
-  else if (n == 16 && plan.zero_rank[16] == 4) select_lanes<16, 4>(v, kth, smallest);
-  else selected = false;
-  alignas(64) VI keys[COD_MAX_GROUP];
-  if (!selected || (!plan.spec.literal && any(smallest == 0))) {
-    for (int k = 0; k < n; k++) keys[k] = as_int(v[k]) & 0x7fffffff;
-    if (plan.spec.literal) {
-      sort_group(keys, n);
-      kth = keys[plan.zero_rank[n] - 1];
-    } else {
-      VI zeros{};
-      for (int k = 0; k < n; k++) zeros -= (VI)(keys[k] == 0);
-      sort_group(keys, n);
-      for (int l = 0; l < W; l++) {
-        const int evidence = n - zeros[l];
-        kth[l] = evidence ? keys[zeros[l] + plan.zero_rank[evidence] - 1][l] : kInf;
-      }
-    }
-  }
-  return as_float(kth) * plan.zero_factor;
+static inline VF zero_bin_bound(const VF *v, const Summary &s, const cod::Plan &plan) {
+  const int n = plan.spec.group;
+  if (plan.spec.literal)
+    return as_float(select(v, n, plan.zero_rank[n], nullptr, 0)) * plan.zero_factor;
+  if (!vany(s.smallest == 0))
+    return as_float(select(v, n, plan.zero_rank[n], nullptr, 1)) * plan.zero_factor;
+  VI evidence{}, ranks;
+  for (int k = 0; k < n; k++) evidence -= (VI)(v[k] != 0.0f);
+  for (int l = 0; l < W; l++) ranks[l] = plan.zero_rank[evidence[l]];
+  const VI kth = select(v, n, plan.zero_rank[n], &ranks, 1);
+  return as_float(choose(evidence == 0, VI{} + kInf, kth)) * plan.zero_factor;
 }
 
-static void project_block(const cod::GroupBlock &block, const cod::Plan &plan, const VF *v,
-                          VF &radius, VF &step, VI &active, VI &infeasible) {
+static VF percentile_of(const VF *v, VI largest, const cod::Plan &plan, const int *valid) {
+  const int n = plan.spec.group, rank = plan.percentile_rank[n];
+  if (!valid) {
+    if (rank == n) return as_float(largest);
+    if (rank == n - 1) return as_float(select_top<2>(v, n));
+    if (rank == n - 2) return as_float(select_top<3>(v, n));
+    if (rank == n - 3) return as_float(select_top<4>(v, n));
+    return as_float(select(v, n, rank, nullptr, 0));
+  }
+  alignas(64) VF known[COD_MAX_GROUP];
+  VI ranks;
+  for (int l = 0; l < W; l++) {
+    ranks[l] = plan.percentile_rank[valid[l]];
+    for (int k = 0; k < n; k++) known[k][l] = k < valid[l] ? v[k][l] : __builtin_inff();
+  }
+  return as_float(select(known, n, rank, &ranks, 0));
+}
+
+static inline void bound_by(VF bound, const cod::Plan &plan, int code, int flag, VF &radius,
+                            VI &active, VI &infeasible) {
+  const VI feasible = plan.spec.literal ? VI{} == 0 : (VI)(bound >= plan.floor);
+  const VI tighter = (bound < radius) & feasible;
+  infeasible |= ~feasible & flag;
+  active = choose(tighter, VI{} + code, active);
+  radius = choose(tighter, bound, radius);
+}
+
+// What the steps below need of a block besides its results.
+struct alignas(64) Scratch {
+  float largest[cod::kMaxLanes], base[cod::kMaxLanes], squares[cod::kMaxLanes];
+};
+
+// Radius (not yet guarded), active and infeasible of W groups from `at` on.
+static inline void project_lanes(const cod::GroupBlock &block, int at, const cod::Plan &plan,
+                                 Scratch &scratch, cod::GroupResult &out) {
   const cod_quant_spec &spec = plan.spec;
   const int n = spec.group;
+  const float *rows[W];
   int valid[W];
   bool padded = false;
   for (int l = 0; l < W; l++) {
-    valid[l] = l < block.lanes ? block.valid[l] : n;
+    const int from = at + l < block.lanes ? at + l : at;
+    rows[l] = block.values[from];
+    valid[l] = block.valid[from];
     padded |= valid[l] < n;
+    // the groups two steps ahead: rows mostly follow each other, and elsewhere nothing is lost
+    for (int k = 0; k < n; k += 16) __builtin_prefetch(rows[l] + 2 * W * n + k);
   }
   padded &= !spec.literal;
-  VI largest{};
-  for (int k = 0; k < n; k++) largest = vmax(largest, as_int(v[k]) & 0x7fffffff);
-  VF base = as_float(largest);
+  VF count = VF{} + (float)n;
+  if (padded)
+    for (int l = 0; l < W; l++) count[l] = (float)valid[l];
+  alignas(64) VF v[COD_MAX_GROUP];
+  load_transposed(rows, n, v);
+  const Summary s = summarize(v, n);
+  VF base = as_float(s.largest);
+  if (vany(s.largest > kInf))  // keys know no NaN: it counts as an infinity
+    for (int k = 0; k < n; k++) v[k] = choose(v[k] == v[k], v[k], VF{} + __builtin_inff());
   if (spec.use_percentile) {
-    alignas(64) VI keys[COD_MAX_GROUP];
-    for (int k = 0; k < n; k++) {
-      keys[k] = as_int(v[k]) & 0x7fffffff;
-      if (padded)
-        for (int l = 0; l < W; l++)
-          if (k >= valid[l]) keys[k][l] = kInf;
-    }
-    sort_group(keys, n);
-    VI picked;
-    for (int l = 0; l < W; l++) picked[l] = keys[plan.percentile_rank[padded ? valid[l] : n] - 1][l];
-    base = as_float(picked);
+    const VF picked = percentile_of(v, s.largest, plan, padded ? valid : nullptr);
+    // an infinity stands for a NaN, except where padding is one
+    base = choose((as_int(picked) == kInf) & (count == (float)n), base, picked);
   }
-  radius = base;
-  active = infeasible = VI{};
-  const VI always = VI{} == 0;
-  if (plan.bound_tau) {
-    const VF sigma = padded ? deviation_padded(v, n, valid) : deviation(v, n);
-    const VF bound = sigma * plan.tau_factor;
-    const VI feasible = spec.literal ? always : (VI)(bound >= plan.floor);
-    const VI tighter = (bound < radius) & feasible;
-    infeasible |= ~feasible & (int)COD_INFEASIBLE_C1;
-    active = choose(tighter, VI{} + (int)COD_ACTIVE_C1, active);
-    radius = choose(tighter, bound, radius);
-  }
-  if (plan.bound_zero) {
-    const VF bound = zero_bin_bound(v, n, plan);
-    const VI feasible = spec.literal ? always : (VI)(bound >= plan.floor);
-    const VI tighter = (bound < radius) & feasible;
-    infeasible |= ~feasible & (int)COD_INFEASIBLE_C2;
-    active = choose(tighter, VI{} + (int)COD_ACTIVE_C2, active);
-    radius = choose(tighter, bound, radius);
-  }
-  if (spec.guarded) guard(v, n, base, plan.qmax, radius, active);
-  radius = choose(radius < COD_EPS, VF{} + COD_EPS, radius);
-  radius = choose(largest < kInf, radius, VF{} + __builtin_nanf(""));
-  step = step_for(radius, plan.qmax);
+  VF radius = base;
+  VI active{}, infeasible{};
+  if (plan.bound_tau && !deviation_is_large(s, count, base, plan))
+    bound_by(deviation(v, n, padded ? valid : nullptr) * plan.tau_factor, plan, COD_ACTIVE_C1,
+             COD_INFEASIBLE_C1, radius, active, infeasible);
+  if (plan.bound_zero)
+    bound_by(zero_bin_bound(v, s, plan), plan, COD_ACTIVE_C2, COD_INFEASIBLE_C2, radius, active,
+             infeasible);
+  store_lanes(s.largest, scratch.largest + at);
+  store_lanes(base, scratch.base + at);
+  store_lanes(s.squares, scratch.squares + at);
+  store_lanes(radius, out.radius + at);
+  store_lanes(active, out.active + at);
+  store_lanes(infeasible, out.infeasible + at);
 }
 
+// Floors, steps, NaN where a value is not finite. Returns whether no lane needs special care when
+// it is encoded.
+static inline bool finish_lanes(int at, const cod::Plan &plan, const Scratch &scratch,
+                                cod::GroupResult &out) {
+  const VF largest = load_lanes(scratch.largest + at);
+  VF radius = at_least(load_lanes(out.radius + at), COD_EPS);
+  radius = choose(as_int(largest) < kInf, radius, VF{} + __builtin_nanf(""));
+  const VF step = step_for(radius, plan.qmax);
+  store_lanes(radius, out.radius + at);
+  store_lanes(step, out.step + at);
+  // so large that 1 / step might be denormal, or too many steps for the sum with 1.5 * 2^23
+  const VI ordinary = (largest < 0x1p100f) & (largest < step * 0x1p20f);
+  const VI clipped_at_floor = (step <= COD_EPS) & (largest > radius);
+  return !vany(~ordinary | clipped_at_floor);
+}
+
+constexpr int kLanes = cod::kMaxLanes;
+
+// Pass by pass over a block that fits the nearest cache: the results of one group depend on each
+// other, those of the groups do not, and the processor always has some to work on.
 static void quantize_block(const cod::GroupBlock &block, const cod::Plan &plan,
                            cod::GroupResult &out) {
-  alignas(64) VF v[COD_MAX_GROUP];
-  load_transposed(block, plan.spec.group, v);
-  VF radius, step;
-  VI active, infeasible;
-  project_block(block, plan, v, radius, step, active, infeasible);
-  __builtin_memcpy(out.radius, &radius, sizeof radius);
-  __builtin_memcpy(out.step, &step, sizeof step);
-  __builtin_memcpy(out.active, &active, sizeof active);
-  __builtin_memcpy(out.infeasible, &infeasible, sizeof infeasible);
-  for (int l = 0; l < block.lanes; l++)
-    out.sums[l] = encode_group(block.values[l], plan.spec.group, out.radius[l], out.step[l],
-                               plan.spec.bits, block.codes[l]);
+  const int n = plan.spec.group;
+  Scratch scratch;
+  bool plain[kLanes / W];
+  for (int at = 0; at < block.lanes; at += W) project_lanes(block, at, plan, scratch, out);
+  if (plan.spec.guarded) guard(block, plan, scratch.base, scratch.squares, out);
+  for (int at = 0; at < block.lanes; at += W) plain[at / W] = finish_lanes(at, plan, scratch, out);
+  for (int at = 0; at < block.lanes; at += W) {
+    const int end = at + W < block.lanes ? at + W : block.lanes;
+    if (plain[at / W] && encode_plain(block, at, end, n, (int)plan.qmax, out)) continue;
+    for (int l = at; l < end; l++)
+      out.sums[l] = encode_group(block.values[l], n, out.radius[l], out.step[l], plan.spec.bits,
+                                 block.codes[l]);
+  }
 }
 
 }  // namespace

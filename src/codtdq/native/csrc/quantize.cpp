@@ -78,6 +78,22 @@ void dequantize(const int8_t *codes, float step, int64_t n, float *x_hat) {
   for (int64_t i = 0; i < n; i++) x_hat[i] = (float)codes[i] * step;
 }
 
+// Rows are whole, so the groups of a block follow each other in every result.
+template <typename T>
+void copy_lanes(const T *from, int lanes, T *to) {
+  std::memcpy(to, from, (size_t)lanes * sizeof(T));
+}
+
+void store(const cod::GroupResult &result, int lanes, int64_t at, const cod_quantized &out) {
+  if (out.sums) copy_lanes(result.sums, lanes, out.sums + at);
+  if (out.step) copy_lanes(result.step, lanes, out.step + at);
+  if (out.radius) copy_lanes(result.radius, lanes, out.radius + at);
+  if (out.active)
+    for (int l = 0; l < lanes; l++) out.active[at + l] = (uint8_t)result.active[l];
+  if (out.infeasible)
+    for (int l = 0; l < lanes; l++) out.infeasible[at + l] = (uint8_t)result.infeasible[l];
+}
+
 bool usable(const cod_rows *x, const cod_quantized *out, int32_t bits, int64_t group) {
   return x && out && x->rows >= 0 && x->channels >= 0 && (x->data || x->rows * x->channels == 0) &&
          bits >= 2 && bits <= 8 && group >= 1;
@@ -96,8 +112,9 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
   const cod::Plan plan = plan_of(*spec);
   auto body = [&](int64_t first, int64_t last) {
     RowReader reader(*x, spec->pre, padded);
-    std::vector<int8_t> scratch((size_t)(16 * group));
+    std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(k.lanes * group));
     const float *rows[kRowBlock];
+    const int32_t tail = (int32_t)(channels - (count - 1) * group);  // of a row: its last group
     cod::GroupBlock block;
     cod::GroupResult result;
     for (int64_t begin = first; begin < last; begin += kRowBlock) {
@@ -105,32 +122,31 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
       reader.read(begin, end, rows);
       const int64_t total = (end - begin) * count;
       int64_t row = 0, g = 0;  // of the next group
+      const float *values = rows[0];
+      int8_t *codes = out->codes ? out->codes + begin * out->code_stride : nullptr;
       for (int64_t at = 0; at < total; at += k.lanes) {
-        block.lanes = (int)(total - at < k.lanes ? total - at : k.lanes);
-        int64_t rows_of[16], groups_of[16];
-        for (int l = 0; l < block.lanes; l++) {
-          rows_of[l] = begin + row, groups_of[l] = g;
-          block.values[l] = rows[row] + g * group;
-          block.valid[l] = (int32_t)(channels - g * group < group ? channels - g * group : group);
-          block.codes[l] = out->codes
-                               ? out->codes + (begin + row) * out->code_stride + g * group
-                               : scratch.data() + l * group;
-          if (++g == count) g = 0, row++;
+        const int lanes = (int)(total - at < k.lanes ? total - at : k.lanes);
+        block.lanes = lanes;
+        for (int l = 0; l < lanes; l++) {
+          block.values[l] = values;
+          block.codes[l] = codes ? codes : scratch.data() + l * group;
+          block.valid[l] = (int32_t)group;
+          values += group;
+          if (codes) codes += group;
+          if (++g < count) continue;
+          block.valid[l] = tail;
+          g = 0;
+          if (++row < end - begin) values = rows[row];
+          if (codes) codes += out->code_stride - padded;
         }
         k.quantize(block, plan, result);
-        // rows are whole, so the groups of a block follow each other in every result
-        const int64_t i = begin * count + at;
-        for (int l = 0; l < block.lanes; l++) {
-          if (out->sums) out->sums[i + l] = result.sums[l];
-          if (out->step) out->step[i + l] = result.step[l];
-          if (out->radius) out->radius[i + l] = result.radius[l];
-          if (out->active) out->active[i + l] = (uint8_t)result.active[l];
-          if (out->infeasible) out->infeasible[i + l] = (uint8_t)result.infeasible[l];
-        }
+        store(result, lanes, begin * count + at, *out);
         if (out->x_hat)
-          for (int l = 0; l < block.lanes; l++)
+          for (int l = 0; l < lanes; l++) {
+            const int64_t i = begin * count + at + l;
             dequantize(block.codes[l], result.step[l], block.valid[l],
-                       out->x_hat + rows_of[l] * channels + groups_of[l] * group);
+                       out->x_hat + i / count * channels + i % count * group);
+          }
       }
       if (out->codes && out->code_stride > padded)
         for (int64_t r = begin; r < end; r++)

@@ -1,0 +1,70 @@
+"""Weights in the engine's panels: two tensors that the products read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from codtdq.errors import UnsupportedError
+from codtdq.native import library
+from codtdq.native.library import Weight, byref
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """Weights of one operator, packed for the instruction set that was in use."""
+
+    packed: Tensor  # uint8: nibbles code + 8 in panels
+    scales: Tensor  # float32, padded to whole panels
+    shape: tuple[int, int, int]  # outputs, taps, inputs
+    group: int  # activation channels that share one integer sum
+    weight_group: int  # 0: one scale per output
+    instruction_set: str
+
+    @classmethod
+    def pack(
+        cls, codes: Tensor, scale: Tensor, group: int, weight_group: int | None = None
+    ) -> PackedWeights:
+        """Pack codes int8 [O, T, I] in -8..7 with scales [O, 1] or, per group, [O, T ceil(I/w)]."""
+        outputs, taps, inputs = codes.shape
+        described = _describe((outputs, taps, inputs), group, weight_group or 0)
+        packed = torch.zeros(described.packed_bytes, dtype=torch.uint8)
+        scales = torch.zeros(described.scale_count)
+        codes, scale = codes.contiguous(), scale.float().contiguous()
+        described.packed, described.scales = packed.data_ptr(), scales.data_ptr()
+        library.check(library.engine().cod_weight_pack(
+            codes.data_ptr(), scale.data_ptr(), byref(described), torch.get_num_threads()
+        ))  # fmt: skip
+        used = library.instruction_set()
+        assert used is not None
+        return cls(packed, scales, (outputs, taps, inputs), group, weight_group or 0, used)
+
+    @cached_property
+    def described(self) -> Weight:
+        """The engine's view of these tensors."""
+        if self.instruction_set != library.instruction_set():
+            raise UnsupportedError(
+                f"weights were packed for {self.instruction_set}, {library.instruction_set()} is "
+                "in use; call use_backend again"
+            )
+        weight = _describe(self.shape, self.group, self.weight_group)
+        weight.packed, weight.scales = self.packed.data_ptr(), self.scales.data_ptr()
+        return weight
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the packed form takes."""
+        return self.packed.numel() + 4 * self.scales.numel()
+
+
+def _describe(shape: tuple[int, int, int], group: int, weight_group: int) -> Weight:
+    weight = Weight()
+    if library.engine().cod_weight_describe(*shape, group, weight_group, byref(weight)):
+        raise UnsupportedError(
+            f"no native product for weights {shape} in activation groups of {group} and weight "
+            f"groups of {weight_group or 'all inputs'}"
+        )
+    return weight
