@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from codtdq.api import preset, quantize
+from codtdq.backends import backend_of, use_backend
+from codtdq.bench.speed.timing import interleaved, speedup
 from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
 from codtdq.environment import environment
@@ -29,6 +32,8 @@ SETTINGS = (
 )  # fmt: skip
 PICTURED = ("fp32", "w4a4", "cod-tdq", "cod-tdq-guarded")
 DIAGNOSED = "cod-tdq"
+TIMED = "cod-tdq-guarded"
+TIMED_SECONDS = 2.0  # per model
 DEFAULT_IMAGES = 32
 METRICS = ("S", "wF", "E_mean", "F_max", "MAE")  # the columns of the paper's motivating table
 
@@ -40,6 +45,8 @@ class DemoResult:
     images: int
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     worst: dict[str, list[LayerLoss]] = field(default_factory=dict)
+    execution: dict[str, dict[str, str]] = field(default_factory=dict)  # by model and setting
+    speed: dict[str, dict[str, float]] = field(default_factory=dict)  # of TIMED against fp32
     seconds: float = 0.0
     picture: Path | None = None
     environment: dict[str, Any] = field(default_factory=environment)
@@ -62,11 +69,14 @@ def run_demo(
         shown = _pictured(dataset)
         for setting in SETTINGS:
             model = _quantized(float_model, setting)
+            result.execution.setdefault(name, {})[setting] = _execution(model)
             scores = evaluate(model, dataset).metrics
             result.scores.setdefault(name, {})[setting] = {key: scores[key] for key in METRICS}
             say(f"{name} {setting}: S {scores['S']:.4f}")
             if setting in PICTURED:
                 masks[setting] = [predict(model, dataset[i].image) for i in shown]
+            if setting == TIMED:
+                result.speed[name] = _speed(float_model, model)
             if setting == DIAGNOSED:
                 inputs = CalibrationImages(model, dataset, count=4)
                 result.worst[name] = layer_losses(model, inputs)[:5]
@@ -81,7 +91,39 @@ def run_demo(
 
 
 def _quantized(model: nn.Module, setting: str) -> nn.Module:
-    return model if setting == "fp32" else quantize(model, preset(setting, model=model))
+    """The model in a setting, on the native engine where that can run it."""
+    if setting == "fp32":
+        return model
+    quantized = quantize(model, preset(setting, model=model))
+    use_backend(quantized)
+    return quantized
+
+
+def _execution(model: nn.Module) -> str:
+    record = backend_of(model)
+    if record is None:
+        return "float32"
+    simulated = len(record.fallbacks)
+    return record.execution + (f", {simulated} operators simulated" if simulated else "")
+
+
+def _speed(float_model: nn.Module, model: nn.Module) -> dict[str, float]:
+    """Milliseconds per image, and how many times faster the quantized model is (quartiles)."""
+    size = float_model.info.input_size  # type: ignore[union-attr]
+    image = torch.randn(1, 3, int(size), int(size))
+    with torch.inference_mode():
+        times = interleaved(
+            {"fp32": lambda: float_model(image), "int4": lambda: model(image)},
+            seconds=TIMED_SECONDS,
+        )
+    ratio = speedup(times["fp32"], times["int4"])
+    return {
+        "fp32_ms": times["fp32"].wall.median * 1e3,
+        "int4_ms": times["int4"].wall.median * 1e3,
+        "ratio": ratio.median,
+        "ratio_q1": ratio.q1,
+        "ratio_q3": ratio.q3,
+    }
 
 
 def _pictured(dataset: Dataset) -> list[int]:

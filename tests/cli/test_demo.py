@@ -5,6 +5,7 @@ import json
 import pytest
 from PIL import Image
 
+from codtdq import native
 from codtdq.cli import main
 from codtdq.demo import MODELS, SETTINGS, DemoResult, conclusions
 from codtdq.evaluation import LayerLoss
@@ -32,7 +33,17 @@ def test_every_setting_of_both_models_is_scored(demo):
         assert all(0 <= row["S"] <= 1 and row["MAE"] >= 0 for row in rows.values())
         assert abs(rows["fp32"]["S"] - rows["w8a8"]["S"]) < 0.03
         assert rows["fp32"] != rows["cod-tdq"]
-    assert data["data"] == "camosynth (synthetic)" and data["execution"] == "simulated"
+    assert data["data"] == "camosynth (synthetic)"
+
+
+def test_it_runs_on_the_engine_and_says_how_fast(demo):
+    data, _ = demo
+    for model in MODELS:
+        how, speed = data["execution"][model], data["speed"][model]
+        assert how["fp32"] == "float32" and how["w8a8"].startswith("simulated")
+        if native.unavailable_reason() is None:
+            assert how["cod-tdq-guarded"] == f"native int4 ({native.instruction_set()})"
+        assert speed["ratio"] == pytest.approx(speed["fp32_ms"] / speed["int4_ms"])
 
 
 def test_the_worst_layers_are_named_with_their_losses(demo):

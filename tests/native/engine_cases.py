@@ -79,7 +79,11 @@ def reference(operator, x):
     if isinstance(operator, nn.Linear):
         return F.linear(x_hat, weight, bias)
     conv = F.conv2d if isinstance(operator, nn.Conv2d) else F.conv1d
-    return conv(x_hat, weight, bias, operator.stride, operator.padding, operator.dilation,
+    padding = operator.padding
+    if operator.padding_mode != "zeros":
+        both = [side for side in reversed(padding) for _ in range(2)]
+        x_hat, padding = F.pad(x_hat, both, operator.padding_mode), 0
+    return conv(x_hat, weight, bias, operator.stride, padding, operator.dilation,
                 operator.groups)  # fmt: skip
 
 

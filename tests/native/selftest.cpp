@@ -481,7 +481,7 @@ struct Data {
     cod_select(set.c_str());
     std::vector<float> y((size_t)(rows * row_stride), kUntouched);
     const Packed w(*this);
-    const cod_input in{codes.data(), stride, step.data(), sums.data(), p.step_mode, p.bits > 5};
+    const cod_input in{codes.data(), stride, step.data(), sums.data(), groups, p.step_mode, p.bits > 5};
     const cod_output out{y.data(), row_stride, p.bias ? bias.data() : nullptr, p.activation};
     if (cod_conv(&in, &p.geometry, &w.weight, &out, threads) != COD_OK) y[0] = kNan;
     return y;
@@ -576,7 +576,7 @@ void check_depthwise(const std::string &set) {
         auto run = [&](const std::string &isa, int threads) {
           cod_select(isa.c_str());
           std::vector<float> y((size_t)(rows * row_stride), kUntouched);
-          const cod_input in{codes.data(), channels, step.data(), nullptr, stepped, 0};
+          const cod_input in{codes.data(), channels, step.data(), nullptr, groups, stepped, 0};
           const cod_output out{y.data(), row_stride, biased ? bias.data() : nullptr, activation};
           if (cod_depthwise(&in, &g, channels, group, w.data(), &out, threads) != COD_OK) y[0] = kNan;
           return y;
@@ -611,12 +611,15 @@ void check_refusals(const std::string &set) {
   const Data::Packed packed(data);
   const cod_weight *w = &packed.weight;
   std::vector<float> y(64);
-  cod_input in{data.codes.data(), 16, data.step.data(), data.sums.data(), 1, 0};
+  cod_input in{data.codes.data(), 16, data.step.data(), data.sums.data(), 1, 1, 0};
   const cod_output out{y.data(), 8, nullptr, COD_ACT_NONE};
   const cod_geometry one = linear(3), nine = convolution(1, 3, 3, 3, 3, 1, 1, 1);
   report(text(set, " refuses rows shorter than the weights"),
          cod_conv(&in, &one, w, &out, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
-  in.code_stride = data.stride;
+  in.code_stride = data.stride, in.row_groups = 0;
+  report(text(set, " refuses fewer steps than groups"),
+         cod_conv(&in, &one, w, &out, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
+  in.row_groups = 1;
   report(text(set, " refuses a kernel of another size"),
          cod_conv(&in, &nine, w, &out, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
   cod_weight other{}, askew = *w;

@@ -22,9 +22,10 @@ from codtdq.native import library
 pytestmark = needs_engine
 
 
-def net(config="cod-tdq", **changes):
-    """All kinds of operators; the reflect-padded one stays simulated."""
-    return codtdq.quantize(small_nets.small_net(), codtdq.preset(config, **changes))
+def net(config="cod-tdq", seed=0, **changes):
+    """All kinds of operators; the one with 8-bit weights stays simulated."""
+    changes = {"layer_overrides": {"depthwise": {"weight_bits": 8}}} | changes
+    return codtdq.quantize(small_nets.small_net(seed=seed), codtdq.preset(config, **changes))
 
 
 def outputs(model, x=None):
@@ -44,7 +45,7 @@ def test_auto_takes_the_engine_and_says_why():
     record = use_backend(model)
     assert backend_of(model) is record and record.name == "cpu"
     assert native.instruction_set() in record.reason
-    assert record.fallbacks == {"depthwise": "padding reflect (1, 1)"}
+    assert record.fallbacks == {"depthwise": "its weight has 8 bits, more than 4"}
     assert set(record.native) == set(quant_operators(model)) - {"depthwise"}
     assert model.attn.qkv.executor is not None and model.depthwise.executor is None
     json.dumps(record.to_dict())
@@ -115,9 +116,20 @@ def test_nothing_to_execute_natively():
         (nn.Linear(8, 4), "per_token_group", {"act_group_size": 6}, "activation groups of 6"),
         (nn.Linear(64, 4), "per_token_group", {"weight_group_size": 48}, "48 inside groups of 32"),
         (nn.Linear(64, 4), "per_tensor", {"weight_group_size": 6}, "6, no multiple of 4"),
-        (nn.Conv2d(8, 4, 3, groups=2), "per_token_group", {}, "a convolution in 2 groups"),
-        (nn.Conv2d(8, 16, 3, groups=8), "per_token_group", {}, "channel multiplier"),
-        (nn.Conv2d(8, 4, 3, padding="same"), "per_token_group", {}, "padding zeros same"),
+        (nn.Conv2d(8, 8, 3, groups=4), "per_token_group", {}, "a convolution in 4 groups of 8"),
+        (
+            nn.Conv2d(8, 8, 3, groups=2),
+            "per_token_group",
+            {"weight_group_size": 4},
+            "weight groups inside a convolution in groups",
+        ),
+        (nn.Conv2d(8, 4, 2, padding="same"), "per_token_group", {}, "same of an even kernel"),
+        (
+            nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"),
+            "per_tensor",
+            {"preset": "dcrp-only"},
+            "padding reflect would count",
+        ),
     ],
 )
 def test_operators_that_stay_simulated_are_listed_with_the_reason(module, mode, changes, reason):
@@ -218,7 +230,7 @@ def test_pickles_run_on_the_same_backend(how):
 
 
 def test_new_weights_are_used_at_once():
-    first, second = net(), codtdq.quantize(small_nets.small_net(seed=5), "cod-tdq")
+    first, second = net(), net(seed=5)
     use_backend(first), use_backend(second)
     expected = outputs(second)
     assert distance(outputs(first), expected) > 0.01
@@ -311,7 +323,7 @@ def test_results_tell_who_computed_them():
     use_backend(model)
     facts = provenance(model)
     assert facts["execution"] == f"native int4 ({native.instruction_set()})"
-    assert facts["backend"]["fallbacks"] == {"depthwise": "padding reflect (1, 1)"}
+    assert facts["backend"]["fallbacks"] == {"depthwise": "its weight has 8 bits, more than 4"}
     assert facts["backend"]["native_operators"] == len(quant_operators(model)) - 1
     assert provenance(nn.Linear(2, 2))["execution"] == "fp32"
     json.dumps(facts)

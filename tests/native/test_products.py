@@ -366,6 +366,38 @@ def test_the_reference_of_these_tests_is_the_simulation():
         assert distance(layer(x), layer(x * 1.5)) > 1e-3
 
 
+@pytest.mark.parametrize("mode", ["per_tensor", "per_token_group"])
+def test_convolutions_in_groups(mode):
+    for channels, outputs, groups in ((8, 4, 2), (64, 6, 2), (96, 96, 24), (36, 9, 3), (72, 16, 2)):
+        layer = quantized(nn.Conv2d(channels, outputs, 3, padding=1, groups=groups), mode)
+        check(layer, torch.randn(2, channels, 5, 6), label=(channels, outputs, groups))
+    layer = quantized(nn.Conv1d(16, 8, 3, stride=2, groups=4), mode)
+    check(layer, torch.randn(2, 16, 9))
+
+
+@pytest.mark.parametrize("mode", ["per_tensor", "per_channel", "per_token_group"])
+def test_depthwise_with_a_multiplier(mode):
+    for channels, times in ((8, 2), (40, 3)):
+        layer = nn.Conv2d(channels, channels * times, 3, padding=1, stride=2, groups=channels)
+        check(quantized(layer, mode), torch.randn(2, channels, 7, 6), label=(channels, times))
+
+
+@pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
+def test_padding_that_repeats_the_map(padding_mode):
+    for groups in (1, 8):
+        layer = nn.Conv2d(8, 8, 3, padding=(2, 1), padding_mode=padding_mode, groups=groups)
+        check(quantized(layer), torch.randn(2, 8, 6, 5), label=groups)
+        check(quantized(layer, "per_tensor", preset="w4a4"), torch.randn(2, 8, 6, 5), label=groups)
+    layer = nn.Conv1d(8, 4, 3, padding=2, padding_mode=padding_mode)
+    check(quantized(layer), torch.randn(2, 8, 9))
+
+
+def test_padding_in_words():
+    for padding in ("same", "valid"):
+        layer = nn.Conv2d(8, 4, (3, 5), padding=padding, dilation=2)
+        check(quantized(layer), torch.randn(1, 8, 11, 12), label=padding)
+
+
 def test_packed_weights_are_small_and_freed_with_the_model():
     layer = native_only(quantized(nn.Linear(512, 512)))
     assert layer.executor._weights.bytes <= 512 * 512 // 2 + 4 * 512 + 4096

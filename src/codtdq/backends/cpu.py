@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Hashable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codtdq.backends.fusion import activation_of, affine_of
@@ -14,13 +16,15 @@ from codtdq.errors import UnsupportedError
 from codtdq.layers import QuantOperator
 from codtdq.layers.quantized import Executor
 from codtdq.native import library
+from codtdq.native.operators import depthwise as _depthwise
 from codtdq.native.operators import quant_spec
 from codtdq.native.products import (
     Codes,
     Window,
-    depthwise,
     encode_fixed,
     encode_groups,
+    finer_groups,
+    grouped_product,
     largest_magnitude,
     pair,
     product,
@@ -60,12 +64,16 @@ def obstacle(operator: QuantOperator) -> str | None:
     if operator.compute_dtype is not torch.float32:
         return "compute_dtype is not fp32"
     if isinstance(operator, nn.Conv2d | nn.Conv1d):
-        if operator.padding_mode != "zeros" or isinstance(operator.padding, str):
-            return f"padding {operator.padding_mode} {operator.padding}"
+        if _padding(operator) is None:
+            return f"padding {operator.padding} of an even kernel is not the same on both sides"
+        shaped = act.tau is not None or act.zero_ratio is not None or act.percentile is not None
+        if operator.padding_mode != "zeros" and act.mode != "per_token_group" and shaped:
+            return f"padding {operator.padding_mode} would count in a range that all tokens share"
         if operator.groups > 1 and site.kind != "depthwise":
-            return f"a convolution in {operator.groups} groups"
-        if site.kind == "depthwise" and operator.out_channels != operator.in_channels:
-            return "a depthwise convolution with a channel multiplier"
+            if site.weight.group_size is not None:
+                return "weight groups inside a convolution in groups"
+            if _conv_group(operator) % 4:
+                return f"a convolution in {operator.groups} groups of {site.inputs} channels"
     if act.mode == "per_channel" and site.kind != "depthwise":
         return "a range per channel does not factor out of a dense product"
     if act.mode == "per_token_group":
@@ -100,7 +108,9 @@ def executor_for(operator: QuantOperator) -> Executor:
             f"the native engine runs on the CPU, the weights are on {device.type}; "
             "move the model, or use_backend(model, 'reference')"
         )
-    return _Depthwise(operator) if operator.site.kind == "depthwise" else _Product(operator)
+    if operator.site.kind == "depthwise":
+        return _Depthwise(operator)
+    return _GroupedConv(operator) if getattr(operator, "groups", 1) > 1 else _Product(operator)
 
 
 class _Native:
@@ -110,7 +120,9 @@ class _Native:
         # no reference to the operator, which owns this: its memory goes with it at once
         self._act = _activation(operator)
         self._fixed = operator._buffers.get("act_radius")
-        self._sides = None if isinstance(operator, nn.Linear) else _sides(operator)
+        linear = isinstance(operator, nn.Linear)
+        self._sides = None if linear else _sides(operator)
+        self._surround = None if linear else _surround(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
         self._group = product_group(operator.site)
@@ -123,6 +135,8 @@ class _Native:
             y = self._rows(rows, Window((1, 1, rows.shape[0])))
             return y.view(*x.shape[:-1], -1)
         maps = x if x.ndim == 4 else x.unsqueeze(2)
+        if self._surround is not None:
+            maps = F.pad(maps, *self._surround)
         window = Window((maps.shape[0], maps.shape[2], maps.shape[3]), *self._sides)
         y = self._rows(maps, window)
         y = y.view(maps.shape[0], *window.out, -1).permute(0, 3, 1, 2)
@@ -187,21 +201,48 @@ class _Product(_Native):
         return product(codes, weights, window, self._bias, self._activation)
 
 
+class _GroupedConv(_Native):
+    """A dense convolution in groups of channels."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__(operator)
+        packed = operator.packed_weight()
+        scale, self._bias = self._folded(operator, packed.scale)
+        self._finer, codes = _conv_group(operator), packed.codes()
+        each = operator.out_channels // operator.groups
+        self._weights = [
+            PackedWeights.pack(codes[at : at + each], scale[at : at + each], self._finer)
+            for at in range(0, operator.out_channels, each)
+        ]
+
+    def _rows(self, x: Tensor, window: Window) -> Tensor:
+        codes = finer_groups(self._codes(x), self._group, self._finer)
+        return grouped_product(codes, self._weights, window, self._bias, self._activation)
+
+
 class _Depthwise(_Native):
     """Depthwise convolutions: a step for each token group and tap, the taps in one loop."""
 
-    def __init__(self, operator: QuantOperator) -> None:
+    def __init__(self, operator: Any) -> None:
         super().__init__(operator)
         weight, self._bias = self._folded(operator, operator.packed_weight().dequantize())
-        self._taps = weight.flatten(2).squeeze(1).t().contiguous()  # [T, C]
+        taps = weight.flatten(2).squeeze(1).t()  # [T, O]
+        # with a multiplier m, outputs c m .. c m + m - 1 belong to channel c
+        self._times = operator.out_channels // operator.in_channels
+        self._taps = [taps[:, i :: self._times].contiguous() for i in range(self._times)]
+        self._biases = [
+            None if self._bias is None else self._bias[i :: self._times].contiguous()
+            for i in range(self._times)
+        ]
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
         codes = self._codes(x)
-        if torch.compiler.is_compiling():
-            return torch.ops.codtdq.depthwise(
-                *codes, self._group, self._taps, *window, self._bias, self._activation
-            )
-        return depthwise(codes, self._group, self._taps, window, self._bias, self._activation)
+        run: Any = torch.ops.codtdq.depthwise if torch.compiler.is_compiling() else _depthwise
+        parts = [
+            run(*codes, self._group, taps, *window, bias, self._activation)
+            for taps, bias in zip(self._taps, self._biases)
+        ]
+        return parts[0] if self._times == 1 else torch.stack(parts, 2).flatten(1)
 
 
 def shared_range(x: Tensor, act: ActivationSpec, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -244,6 +285,34 @@ def _settings(act: ActivationSpec, group: int) -> tuple[Any, ...]:
 
 
 def _sides(operator: Any) -> list[tuple[int, int]]:
-    """Kernel, stride, padding and dilation as (height, width)."""
-    values = (operator.kernel_size, operator.stride, operator.padding, operator.dilation)
+    """Kernel, stride, padding and dilation as (height, width); padding other than zeros is 0."""
+    padding = _padding(operator) if operator.padding_mode == "zeros" else (0,) * 2
+    values = (operator.kernel_size, operator.stride, padding, operator.dilation)
     return [pair(value, blank) for value, blank in zip(values, (1, 1, 0, 1))]
+
+
+def _padding(operator: Any) -> tuple[int, ...] | None:
+    """Padding on each side; None where torch's word for it means different sides."""
+    if not isinstance(operator.padding, str):
+        return operator.padding
+    if operator.padding == "valid":
+        return (0,) * len(operator.kernel_size)
+    total = [gap * (k - 1) for gap, k in zip(operator.dilation, operator.kernel_size)]
+    return None if any(t % 2 for t in total) else tuple(t // 2 for t in total)
+
+
+def _surround(operator: Any) -> tuple[tuple[int, ...], str] | None:
+    """Arguments of F.pad for padding that repeats the map: its tokens have the same codes."""
+    if operator.padding_mode == "zeros":
+        return None
+    height, width = pair(_padding(operator) or (0,), 0)
+    return (width, width, height, height), operator.padding_mode
+
+
+def _conv_group(operator: Any) -> int:
+    """Channels that share one integer sum in a convolution in groups: whole activation groups, or
+    whole groups of the convolution, or what divides both.
+    """
+    each = operator.in_channels // operator.groups
+    act = _activation(operator)
+    return math.gcd(each, act.group_size if act.mode == "per_token_group" else library.MAX_GROUP)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from codtdq.cli import bench_speed
 from codtdq.cli.common import print_json, table
 from codtdq.errors import ConfigError
 
@@ -17,6 +18,7 @@ def register(verbs: Any) -> None:
     parser = verbs.add_parser("bench", help="measure methods under one protocol")
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _register_accuracy(kinds)
+    bench_speed.register(kinds, _kind, _words)
 
 
 def _kind(kinds: Any, name: str, help_text: str, examples: list[str]) -> argparse.ArgumentParser:

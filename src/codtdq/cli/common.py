@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -103,6 +104,28 @@ def add_data(parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET)
     )
 
 
+def add_images(
+    parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET, limit: int | None = None
+) -> None:
+    """`--data`, `--dataset`, `--limit`, for verbs that look at images rather than score a set."""
+    parser.add_argument(
+        "--data", metavar="D",
+        help=f"camosynth split or folder (default {default}); with --dataset, the folder that "
+             "holds the benchmarks",
+    )  # fmt: skip
+    parser.add_argument("--dataset", metavar="NAME", help="a benchmark by name, e.g. CAMO")
+    shown = "use at most N images" if limit is None else f"images to use (default {limit})"
+    parser.add_argument("--limit", type=int, default=limit, metavar="N", help=shown)
+    parser.set_defaults(default_data=default)
+
+
+def named_images(args: argparse.Namespace) -> tuple[str, str | None]:
+    """Name and root of the data set that the options of `add_images` mean."""
+    if args.dataset is not None:
+        return args.dataset, args.data
+    return args.data or args.default_data, None
+
+
 def add_postprocess(parser: argparse.ArgumentParser) -> None:
     """`--postprocess`."""
     parser.add_argument(
@@ -134,6 +157,11 @@ def opened_model(args: argparse.Namespace) -> nn.Module:
     )
 
 
+def command_of(args: argparse.Namespace) -> str:
+    """The command line as somebody would type it again."""
+    return shlex.join(["codtdq", *args.words])
+
+
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
     json.dump(data, sys.stdout, indent=2)
@@ -142,13 +170,17 @@ def print_json(data: Any) -> None:
 
 def write_json(path: str | Path, data: Any) -> None:
     """Write a JSON file atomically."""
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".codtdq-", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(data, stream, indent=1)
-            stream.write("\n")
+            stream.write(text)
         os.chmod(name, 0o644)
         os.replace(name, path)
     finally:

@@ -22,7 +22,7 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run, then print the tables in the form of the paper's motivating one."""
-    from codtdq.demo import DEFAULT_IMAGES, METRICS, conclusions, run_demo
+    from codtdq.demo import DEFAULT_IMAGES, METRICS, TIMED, conclusions, run_demo
 
     def say(text: str) -> None:
         if sys.stderr.isatty():
@@ -31,14 +31,14 @@ def run(args: argparse.Namespace) -> None:
     result = run_demo(images=args.limit or DEFAULT_IMAGES, out=args.out, say=say)
     if args.json:
         print_json({
-            "images": result.images, "data": "camosynth (synthetic)", "execution": "simulated",
+            "images": result.images, "data": "camosynth (synthetic)", "execution": result.execution,
             "scores": result.scores, "seconds": round(result.seconds, 1),
             "worst_layers": {
                 model: [dataclasses.asdict(loss) for loss in worst]
                 for model, worst in result.worst.items()
             },
-            "conclusions": conclusions(result), "picture": str(result.picture),
-            "environment": result.environment,
+            "speed": result.speed, "conclusions": conclusions(result),
+            "picture": str(result.picture), "environment": result.environment,
         })  # fmt: skip
         return
     env = result.environment
@@ -46,11 +46,19 @@ def run(args: argparse.Namespace) -> None:
         f"COD-TDQ {env['codtdq']} on {env['cpu']}, {env['threads']} threads, torch {env['torch']}"
     )
     print(
-        f"{result.images} synthetic images (camosynth, all four test splits); W4A4 is simulated\n"
+        f"{result.images} synthetic images (camosynth, all four test splits); a column says how "
+        "each setting was executed\n"
     )
     for name, scores in result.scores.items():
-        rows = [[s, *[f"{v[key]:.4f}" for key in METRICS]] for s, v in scores.items()]
-        print(table([name, *METRICS], rows))
+        how = result.execution[name]
+        rows = [[s, *[f"{v[key]:.4f}" for key in METRICS], how[s]] for s, v in scores.items()]
+        print(table([name, *METRICS, "execution"], rows))
+        speed = result.speed[name]
+        print(
+            f"\n{TIMED}, one image at a time: {speed['int4_ms']:.1f} ms, fp32 "
+            f"{speed['fp32_ms']:.1f} ms, {speed['ratio']:.2f}x as fast (quartiles "
+            f"{speed['ratio_q1']:.2f} to {speed['ratio_q3']:.2f}); {how[TIMED]}"
+        )
         print("\nlayers of cod-tdq that lose most (input SQNR, averages over 4 images)")
         worst = [
             [w.name, w.role, f"{w.sqnr_db:.1f} dB", f"{w.zero_mass:.3f}", f"{w.clip_rate:.3f}",

@@ -212,7 +212,7 @@ class _QuantConv(QuantOperator):
     layout = "first"
     _conv_forward: Callable[..., Any]
     kernel_size: tuple[int, ...]
-    padding: Any  # a backend takes no convolution whose padding is a word
+    padding: Any  # a tuple, or a word
     dilation: tuple[int, ...]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -244,7 +244,10 @@ class _QuantConv(QuantOperator):
     def _fits(self, x: Tensor) -> bool:
         if x.ndim != self._batched_ndim() or x.shape[1] != self.site.inputs:
             return False
-        sides = zip(x.shape[2:], self.padding, self.dilation, self.kernel_size)
+        padding = self.padding
+        if isinstance(padding, str):  # "same" is always enough, "valid" is none
+            padding = self.kernel_size if padding == "same" else (0,) * len(self.kernel_size)
+        sides = zip(x.shape[2:], padding, self.dilation, self.kernel_size)
         return all(n + 2 * pad > gap * (side - 1) for n, pad, gap, side in sides)
 
 

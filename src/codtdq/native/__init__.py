@@ -4,6 +4,12 @@
 with torch; nothing here compiles anything.
 """
 
-from codtdq.native.library import disabled, instruction_set, load, unavailable_reason
+from codtdq.native.library import (
+    disabled,
+    instruction_set,
+    keep_memory,
+    load,
+    unavailable_reason,
+)
 
-__all__ = ["disabled", "instruction_set", "load", "unavailable_reason"]
+__all__ = ["disabled", "instruction_set", "keep_memory", "load", "unavailable_reason"]

@@ -70,6 +70,7 @@ class Input(Structure):
         ("code_stride", c_int64),
         ("step", c_void_p),
         ("sums", c_void_p),
+        ("row_groups", c_int64),
         ("step_mode", c_int32),
         ("wide", c_int32),
     ]
@@ -183,6 +184,17 @@ def select(name: str) -> None:
         )
 
 
+def keep_memory(limit: int = 1 << 30) -> bool:
+    """Let the process keep up to `limit` freed bytes; returns whether the C library can.
+
+    By default it gives every large tensor back when it is freed, and each new one costs fresh pages
+    from the system: a tenth of the time of a large network, quantized or not. This is a setting of
+    the whole process: the commands of this package use it, the library never does by itself.
+    """
+    library = load()
+    return library is not None and library.cod_keep_memory(limit) == 0
+
+
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
     """Run the plain torch path inside: the reference that the engine is compared with."""
@@ -236,6 +248,7 @@ def _declare(library: Any) -> None:
     library.cod_constant.restype, library.cod_constant.argtypes = c_double, [c_char_p]
     library.cod_isa.restype = library.cod_available.restype = c_char_p
     library.cod_select.argtypes = [c_char_p]
+    library.cod_keep_memory.argtypes = [c_int64]
     library.cod_quantize_groups.argtypes = [
         POINTER(Rows), POINTER(QuantSpec), POINTER(Quantized), c_int32
     ]  # fmt: skip

@@ -115,18 +115,46 @@ def product(
     x: Codes, weights: PackedWeights, window: Window, bias: Tensor | None, activation: str
 ) -> Tensor:
     """Output rows [window.rows, O]."""
-    outputs = weights.shape[0]
-    y = torch.empty(window.rows, outputs)
+    y = torch.empty(window.rows, weights.shape[0])
+    _multiply(x, weights, window, bias, activation, y)
+    return y
+
+
+def grouped_product(
+    x: Codes, weights: Sequence[PackedWeights], window: Window, bias: Tensor | None,
+    activation: str,
+) -> Tensor:  # fmt: skip
+    """A convolution in groups: each reads its own channels and writes its own outputs.
+
+    Codes [rows, C] without padding; the channels of a group are whole groups of codes.
+    """
+    each, channels = weights[0].shape[0], weights[0].shape[2]
+    y = torch.empty(window.rows, each * len(weights))
+    per_row = channels // weights[0].group
+    for index, part in enumerate(weights):
+        first = index * per_row
+        step = x.step if x.step.ndim == 1 else x.step[:, first : first + per_row]
+        codes = x.codes[:, index * channels : (index + 1) * channels]
+        own = Codes(codes, step, x.sums[:, first : first + per_row], x.bits)
+        columns = slice(index * each, (index + 1) * each)
+        _multiply(own, part, window, None if bias is None else bias[columns], activation,
+                  y[:, columns])  # fmt: skip
+    return y
+
+
+def _multiply(
+    x: Codes, weights: PackedWeights, window: Window, bias: Tensor | None, activation: str,
+    y: Tensor,
+) -> None:  # fmt: skip
     given = Input(
-        x.codes.data_ptr(), x.codes.shape[1], x.step.data_ptr(), x.sums.data_ptr(),
-        x.step.ndim > 1, x.bits > WIDE,
+        x.codes.data_ptr(), x.codes.stride(0), x.step.data_ptr(), x.sums.data_ptr(),
+        x.sums.stride(0), x.step.ndim > 1, x.bits > WIDE,
     )  # fmt: skip
-    out = Output(y.data_ptr(), outputs, _pointer(bias), ACTIVATIONS[activation])
+    out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
     library.check(library.engine().cod_conv(
         byref(given), byref(window.geometry()), byref(weights.described), byref(out),
         torch.get_num_threads(),
     ))  # fmt: skip
-    return y
 
 
 def depthwise(
@@ -141,14 +169,24 @@ def depthwise(
     channels = weight.shape[1]
     y = torch.empty(window.rows, channels)
     given = Input(
-        x.codes.data_ptr(), x.codes.shape[1], x.step.data_ptr(), None, grouped, x.bits > WIDE
-    )
+        x.codes.data_ptr(), x.codes.stride(0), x.step.data_ptr(), None, x.sums.stride(0), grouped,
+        x.bits > WIDE,
+    )  # fmt: skip
     out = Output(y.data_ptr(), channels, _pointer(bias), ACTIVATIONS[activation])
     library.check(library.engine().cod_depthwise(
         byref(given), byref(window.geometry()), channels, group, weight.data_ptr(), byref(out),
         torch.get_num_threads(),
     ))  # fmt: skip
     return y
+
+
+def finer_groups(x: Codes, group: int, finer: int) -> Codes:
+    """The same codes with a step and a sum for every `finer` channels instead of every `group`."""
+    if finer == group:
+        return x
+    step = x.step if x.step.ndim == 1 else x.step.repeat_interleave(group // finer, 1)
+    sums = x.codes.view(x.codes.shape[0], -1, finer).sum(2, dtype=torch.int32)
+    return Codes(x.codes, step, sums, x.bits)
 
 
 def token_views(x: Tensor) -> list[Rows]:

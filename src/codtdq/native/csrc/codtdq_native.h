@@ -64,6 +64,10 @@ COD_API const char *cod_isa(void);                      /* instruction set in us
 COD_API const char *cod_available(void);                /* those that this machine can run */
 COD_API int32_t cod_select(const char *isa);            /* COD_OK or COD_NO_KERNEL */
 
+/* Let the C library keep up to so many freed bytes instead of giving them back at once: large maps
+ * then reuse pages that are there already. COD_NO_KERNEL where it has no such setting. */
+COD_API int32_t cod_keep_memory(int64_t bytes);
+
 COD_API int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
                                     const cod_quantized *out, int32_t threads);
 
@@ -107,8 +111,9 @@ typedef struct {
   int64_t code_stride;
   const float *step;
   const int32_t *sums;
-  int32_t step_mode; /* 1: per row and group; 0: a single step */
-  int32_t wide;      /* codes have more than 5 bits */
+  int64_t row_groups; /* groups between one row of steps or sums and the next: K, or more */
+  int32_t step_mode;  /* 1: per row and group; 0: a single step */
+  int32_t wide;       /* codes have more than 5 bits */
 } cod_input;
 
 typedef struct {

@@ -14,6 +14,7 @@ using cod::kernels;
 using cod::Aligned;
 
 constexpr int64_t kRowBlock = 96;  // rows that share one unpacked panel
+constexpr int64_t kWorthSharing = 1 << 22;  // products; waking another thread takes about as long
 constexpr int64_t kDepthwiseRows = 416, kDepthwiseChannels = 128;  // 200 to 300 kB of values
 
 // Walks over output rows and tells which input row each of its taps reads, -1 in the padding.
@@ -124,11 +125,12 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
   const auto &k = kernels();
   if (!x || !usable(w) || !y || !fits(geometry)) return COD_BAD_ARGUMENT;
   if (w->taps != (int64_t)geometry->kernel_h * geometry->kernel_w) return COD_BAD_ARGUMENT;
-  if (x->code_stride < w->groups * w->group) return COD_BAD_ARGUMENT;
+  if (x->code_stride < w->groups * w->group || x->row_groups < w->groups) return COD_BAD_ARGUMENT;
   const int64_t rows = geometry->batch * geometry->out_h * geometry->out_w;
   if (rows == 0) return COD_OK;
   const int64_t taps = w->taps, groups = w->groups, mr = k.rows, nr = k.columns;
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+  if (rows * taps * groups * w->group * w->outputs < kWorthSharing) threads = 1;
   const int64_t spread = 3 * (int64_t)threads;
   int64_t cuts = threads > 1 && blocks < spread ? (spread + blocks - 1) / blocks : 1;
   if (cuts > w->panels) cuts = w->panels;
@@ -157,8 +159,8 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
       const int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
       auto point = [&](int64_t at, int64_t from) {
         xp[at] = from < 0 ? zero_codes.data() : x->codes + from * x->code_stride;
-        sp[at] = from < 0 ? zero_steps.data() : x->step + from * groups * step_stride;
-        cp[at] = from < 0 ? zero_sums.data() : x->sums + from * groups;
+        sp[at] = from < 0 ? zero_steps.data() : x->step + from * x->row_groups * step_stride;
+        cp[at] = from < 0 ? zero_sums.data() : x->sums + from * x->row_groups;
       };
       Walk walk(*geometry, begin);
       for (int64_t i = 0; i < (end - begin + mr - 1) / mr * mr; i++, walk.next()) {
@@ -199,7 +201,8 @@ int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t 
   if (!x || !weight || !y || !fits(geometry) || channels < 1 || group < 1) return COD_BAD_ARGUMENT;
   if (x->code_stride < channels || (x->step_mode && !x->step)) return COD_BAD_ARGUMENT;
   const cod_geometry &g = *geometry;
-  const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, groups = (channels + group - 1) / group;
+  const int64_t taps = (int64_t)g.kernel_h * g.kernel_w;
+  if (x->step_mode && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
   const int64_t blocks = (channels + kDepthwiseChannels - 1) / kDepthwiseChannels;
   if (g.batch * g.out_h * g.out_w == 0) return COD_OK;
   // A few output lines and a block of channels at a time: the input lines under them are
@@ -207,6 +210,7 @@ int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t 
   const int64_t lines = kDepthwiseRows / g.out_w + 1, bands = (g.out_h + lines - 1) / lines;
   const int64_t reach = (lines - 1) * g.stride_h + (int64_t)(g.kernel_h - 1) * g.dilation_h + 1;
   const int64_t kept = reach < g.in_h ? reach : g.in_h;
+  if (g.batch * g.out_h * g.out_w * channels * taps * 8 < kWorthSharing) threads = 1;
   const auto &k = kernels();
   std::atomic<bool> failed{false};
   auto body = [&](int64_t first, int64_t last) {
@@ -230,7 +234,7 @@ int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t 
         const int8_t *codes = x->codes + row * x->code_stride;
         for (int64_t c = from; c < from + n;) {
           const int64_t whole = (c / group + 1) * group, stop = whole < from + n ? whole : from + n;
-          const float step = x->step_mode ? x->step[row * groups + c / group] : 1.0f;
+          const float step = x->step_mode ? x->step[row * x->row_groups + c / group] : 1.0f;
           k.dequantize(codes + c, stop - c, step, x_hat + at * kDepthwiseChannels + c - from);
           c = stop;
         }

@@ -1,8 +1,13 @@
 // Which instruction set runs, and the constants that both languages must agree on.
 #include <atomic>
+#include <climits>
 #include <cmath>
 #include <cstring>
 #include <string>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include "kernels.h"
 
@@ -96,6 +101,16 @@ int32_t cod_select(const char *isa) {
       return COD_OK;
     }
   return COD_NO_KERNEL;
+}
+
+int32_t cod_keep_memory(int64_t bytes) {
+#if defined(__GLIBC__)
+  const int most = bytes < INT_MAX ? (int)bytes : INT_MAX;
+  return mallopt(M_MMAP_THRESHOLD, most) && mallopt(M_TRIM_THRESHOLD, most) ? COD_OK : COD_BAD_ARGUMENT;
+#else
+  (void)bytes;
+  return COD_NO_KERNEL;
+#endif
 }
 
 }  // extern "C"

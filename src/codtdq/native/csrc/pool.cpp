@@ -42,13 +42,16 @@ class Pool {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       job_ = &job;
-      wanted_ = helpers;
-      left_.store(helpers, std::memory_order_relaxed);
+      places_ = helpers;
       ticket_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     work(job);
-    for (int spins = 0; left_.load(std::memory_order_acquire) > 0; spins++) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      job_ = nullptr;  // who has not begun by now is not waited for
+    }
+    for (int spins = 0; working_.load(std::memory_order_acquire) > 0; spins++) {
       if (spins < 20000) relax();
       else std::this_thread::yield();
     }
@@ -70,7 +73,7 @@ class Pool {
       const int id = (int)threads_.size();
       const uint64_t seen = ticket_.load(std::memory_order_acquire);
       try {
-        threads_.emplace_back([this, id, seen] { serve(id, seen); });
+        threads_.emplace_back([this, seen] { serve(seen); });
       } catch (const std::system_error &) {
         return id;
       }
@@ -79,7 +82,7 @@ class Pool {
     return helpers;
   }
 
-  void serve(int id, uint64_t seen) {
+  void serve(uint64_t seen) {
     for (;;) {
       for (int spins = 0; spins < 4000 && ticket_.load(std::memory_order_acquire) == seen; spins++)
         relax();
@@ -88,11 +91,15 @@ class Pool {
         std::unique_lock<std::mutex> lock(mutex_);
         wake_.wait(lock, [&] { return ticket_.load(std::memory_order_acquire) != seen; });
         seen = ticket_.load(std::memory_order_acquire);
-        if (id < wanted_) job = job_;
+        if (job_ && places_ > 0) {
+          places_--;
+          working_.fetch_add(1, std::memory_order_relaxed);
+          job = job_;
+        }
       }
       if (job) {
         work(*job);
-        left_.fetch_sub(1, std::memory_order_acq_rel);
+        working_.fetch_sub(1, std::memory_order_release);
       }
     }
   }
@@ -101,8 +108,8 @@ class Pool {
   std::condition_variable wake_;
   std::vector<std::thread> threads_;
   Job *job_ = nullptr;
-  int wanted_ = 0;
-  std::atomic<int> left_{0};
+  int places_ = 0;                // helpers that the job still takes
+  std::atomic<int> working_{0};   // helpers that are at it
   std::atomic<uint64_t> ticket_{0};
 };
 

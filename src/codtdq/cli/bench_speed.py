@@ -1,0 +1,261 @@
+"""`codtdq bench kernels`, `latency`, `storage` and `deployment`: speed, memory and bytes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from codtdq.cli import bench_speed_tables as tables
+from codtdq.cli.common import print_json, write_json
+from codtdq.errors import ConfigError
+
+Kind = Callable[..., argparse.ArgumentParser]
+DEFAULT_METHODS = ["w4a4", "dstg-only", "cod-tdq"]
+
+
+def register(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
+    """Add the kinds; `kind` makes a parser with examples, `words` splits a list."""
+    _register_kernels(kinds, kind, words)
+    _register_latency(kinds, kind, words)
+    _register_storage(kinds, kind, words)
+    _register_deployment(kinds, kind, words)
+
+
+def _register_kernels(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
+    parser = kind(
+        kinds, "kernels", "time single operators of the native engine against torch FP32",
+        ["", "--only linear --threads 1", "--seconds 5 --format markdown"],
+    )  # fmt: skip
+    parser.add_argument("--only", type=words, metavar="K,..",
+                        help="quantizer, linear, conv (default all)")  # fmt: skip
+    parser.add_argument("--limit", type=_positive, metavar="N", help="at most N shapes of a kind")
+    _add_measuring(parser, seconds=2.0, per="shape and thread count")
+    parser.set_defaults(run=run_kernels)
+
+
+def _register_latency(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
+    parser = kind(
+        kinds, "latency", "time whole networks: native methods and other runtimes against FP32",
+        ["--model cfrn-small", "--model cfrn --untrained --batch 1,4 --memory --first-mask",
+         "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile"],
+    )  # fmt: skip
+    _add_network(parser)
+    parser.add_argument("--methods", type=words, default=DEFAULT_METHODS, metavar="P,..",
+                        help=f"beside fp32 (default {','.join(DEFAULT_METHODS)})")  # fmt: skip
+    parser.add_argument("--batch", type=_numbers, default=[1], metavar="N,..", help="default 1")
+    parser.add_argument("--compare", type=words, default=[], metavar="R,..",
+                        help="channels-last, torch.compile, onnxruntime, onnxruntime-int8, "
+                        "openvino (the last three need the extra `compare`)")  # fmt: skip
+    parser.add_argument("--profile", action="store_true",
+                        help="show where the time goes, for the last method")  # fmt: skip
+    parser.add_argument("--memory", action="store_true",
+                        help="peak memory of a process that loads and predicts")  # fmt: skip
+    parser.add_argument("--first-mask", action="store_true",
+                        help="time from the start of a process to its first mask")  # fmt: skip
+    parser.add_argument("--processes", type=_positive, default=3, metavar="N",
+                        help="per --memory and --first-mask figure (default 3)")  # fmt: skip
+    _add_measuring(parser, seconds=30.0, per="batch size and thread count")
+    parser.set_defaults(run=run_latency)
+
+
+def _register_storage(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
+    parser = kind(
+        kinds, "storage", "split the bytes of a packed checkpoint by what they are for",
+        ["--model cfrn-small", "--model cfrn --untrained --methods w4a4,cod-tdq",
+         "--packed cfrn-w4a4"],
+    )  # fmt: skip
+    _add_network(parser)
+    parser.add_argument("--methods", type=words, default=["cod-tdq"], metavar="P,..",
+                        help="presets to store (default cod-tdq)")  # fmt: skip
+    parser.add_argument("--packed", metavar="DIR",
+                        help="a directory that `codtdq quantize` wrote, instead")  # fmt: skip
+    _add_output(parser)
+    parser.set_defaults(run=run_storage)
+
+
+def _register_deployment(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
+    parser = kind(
+        kinds, "deployment", "the paper's deployment table: size, speed, memory, coverage",
+        ["--untrained", "--models cfrn-small,escnet-small --batch 1 --threads 1",
+         "--checkpoint cfrn=cfrn.pth --checkpoint escnet=escnet.pth --format markdown"],
+    )  # fmt: skip
+    parser.add_argument("--models", type=words, default=["cfrn", "escnet"], metavar="M,..",
+                        help="default cfrn,escnet")  # fmt: skip
+    parser.add_argument("--checkpoint", type=_model_file, action="append", default=[],
+                        metavar="MODEL=FILE",
+                        help="released weights of a model; may be repeated")  # fmt: skip
+    parser.add_argument("--untrained", action="store_true",
+                        help="accept random weights: the speed is the same")  # fmt: skip
+    parser.add_argument("--batch", type=_positive, default=4, metavar="N",
+                        help="images per forward pass (default 4, as in the paper)")  # fmt: skip
+    parser.add_argument("--processes", type=_positive, default=3, metavar="N",
+                        help="per peak memory figure (default 3)")  # fmt: skip
+    _add_measuring(parser, seconds=60.0, per="model", one_thread_count=True)
+    parser.set_defaults(run=run_deployment)
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="cfrn-small", metavar="M",
+                        help="registered name (default cfrn-small)")  # fmt: skip
+    parser.add_argument("--checkpoint", metavar="FILE", help="released weights of the model")
+    parser.add_argument("--untrained", action="store_true",
+                        help="accept random weights: the speed is the same")  # fmt: skip
+
+
+def _add_measuring(
+    parser: argparse.ArgumentParser, *, seconds: float, per: str, one_thread_count: bool = False
+) -> None:
+    if one_thread_count:
+        parser.add_argument("--threads", type=_positive, metavar="N", help="default: all cores")
+    else:
+        parser.add_argument("--threads", type=_numbers, metavar="N,..",
+                            help="default 1,2 as far as there are cores")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=seconds, metavar="S",
+                        help=f"measuring time per {per} (default {seconds:g})")  # fmt: skip
+    _add_output(parser)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=tables.FORMATS, default="text", help="default text")
+    parser.add_argument("--out", metavar="FILE", help="also write everything as JSON")
+
+
+def run_kernels(args: argparse.Namespace) -> int:
+    """Time operators."""
+    from codtdq.bench.speed import kernels
+
+    facts = _begin(args)
+    result = kernels.run_kernels(
+        kinds=args.only or kernels.KINDS, threads=_threads(args.threads), seconds=args.seconds,
+        limit=args.limit,
+    )  # fmt: skip
+    _finish(args, facts, result, tables.kernel_tables(result))
+    return 0
+
+
+def run_latency(args: argparse.Namespace) -> int:
+    """Time a network."""
+    from codtdq.bench.speed import competitors, fresh_process, latency, profile
+    from codtdq.bench.speed.subjects import BASELINE, prepared
+
+    facts = _begin(args)
+    competitors.check(args.compare)  # before minutes of quantizing
+    threads = _threads(args.threads)
+    fresh = args.memory or args.first_mask
+    with prepared(
+        args.model, args.methods, checkpoint=args.checkpoint, untrained=args.untrained,
+        write_fp32=fresh,
+    ) as subjects:  # fmt: skip
+        result = latency.run_latency(
+            subjects, batches=args.batch, threads=threads, compare=args.compare,
+            seconds=args.seconds,
+        )  # fmt: skip
+        result["coverage"] = latency.coverage(subjects)
+        if fresh:
+            result["processes"] = fresh_process.run_fresh(
+                subjects, batches=args.batch if args.memory else [1], threads=threads,
+                repeats=args.processes, imports=args.imports,
+            )  # fmt: skip
+        last = list(subjects.members)[-1]
+        if args.profile and last != BASELINE:
+            result["profile"] = profile.compare(
+                subjects.baseline, subjects.members[last].model, subjects.images(1), threads[-1]
+            ) | {"method": last}
+    shown = tables.latency_tables(result, memory=args.memory, first_mask=args.first_mask)
+    _finish(args, facts, result, shown)
+    return 0
+
+
+def run_storage(args: argparse.Namespace) -> int:
+    """Split the bytes."""
+    from codtdq.bench.speed.storage import storage_split
+    from codtdq.bench.speed.subjects import BASELINE, prepared
+
+    facts = _begin(args)
+    if args.packed is not None:
+        splits = {args.packed: storage_split(args.packed).to_dict()}
+    else:
+        with prepared(
+            args.model, args.methods, checkpoint=args.checkpoint, untrained=args.untrained,
+            native=False,
+        ) as subjects:  # fmt: skip
+            splits = {
+                name: storage_split(subject.path).to_dict()
+                for name, subject in subjects.members.items()
+                if name != BASELINE
+            }
+    name = args.packed or args.model
+    _finish(args, facts, {"model": name, "splits": splits}, [tables.storage_table(name, splits)])
+    return 0
+
+
+def run_deployment(args: argparse.Namespace) -> int:
+    """The paper's table for every model."""
+    from codtdq.bench.speed.deployment import run_deployment as measure
+    from codtdq.bench.speed.machine import cores
+
+    facts = _begin(args)
+    threads = _threads([args.threads or cores()])[0]
+    results = measure(
+        args.models, batch=args.batch, threads=threads, seconds=args.seconds,
+        repeats=args.processes, checkpoints=dict(args.checkpoint), untrained=args.untrained,
+        imports=args.imports,
+    )  # fmt: skip
+    shown = [part for result in results for part in tables.deployment_tables(result)]
+    _finish(args, facts, {"models": results}, shown)
+    return 0
+
+
+def _begin(args: argparse.Namespace) -> dict[str, Any]:
+    """Facts about the machine before it gets busy; a file that cannot be written is found now."""
+    from codtdq.bench.speed.machine import machine
+
+    if args.out and Path(args.out).is_dir():
+        raise ConfigError(f"--out {args.out} is a directory; give the name of a file")
+    return machine()
+
+
+def _finish(
+    args: argparse.Namespace,
+    facts: dict[str, Any],
+    result: dict[str, Any],
+    shown: Sequence[tables.Table],
+) -> None:
+    """Write and print a result with the facts about the machine."""
+    document = {"machine": facts, **result}
+    if args.out:
+        write_json(args.out, document)
+    if args.json:
+        print_json(document)
+        return
+    print(tables.machine_line(facts))
+    print()
+    print(tables.render(shown, args.format))
+    if args.out:
+        print(f"\nwritten to {args.out}")
+
+
+def _threads(counts: list[int] | None) -> list[int]:
+    from codtdq.bench.speed.machine import cores, default_threads
+    from codtdq.bench.speed.timing import check_threads
+
+    return default_threads() if counts is None else check_threads(counts, cores())
+
+
+def _model_file(text: str) -> tuple[str, str]:
+    model, separator, file = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected MODEL=FILE, e.g. cfrn=cfrn.pth")
+    return model, file
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
+    return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    return list(dict.fromkeys(_positive(word.strip()) for word in text.split(",")))

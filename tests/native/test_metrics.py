@@ -1,0 +1,35 @@
+"""What a user sees: masks from the engine score as those of the simulation."""
+
+import pytest
+from engine_cases import native_only, needs_engine
+
+import codtdq
+from codtdq.data import open_dataset
+from codtdq.evaluation import evaluate
+
+pytestmark = needs_engine
+
+
+def compare(name, preset, images):
+    data = open_dataset("camosynth", limit=images)
+    model = codtdq.quantize(codtdq.create_model(name), codtdq.preset(preset, model=name))
+    simulated = evaluate(model, data).metrics
+    native = evaluate(native_only(model), data).metrics
+    assert native["S"] != simulated["S"]  # it did run
+    return {key: abs(native[key] - simulated[key]) for key in ("S", "wF", "F_mean", "MAE")}
+
+
+@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
+def test_data_set_metrics_are_those_of_the_simulation(name):
+    """On a hundred images: a flipped rounding moves single masks."""
+    for key, distance in compare(name, "cod-tdq-guarded", 100).items():
+        assert distance < 2e-3, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["cod-tdq", "w4a4", "w4a8", "dstg-only"])
+@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
+def test_so_do_those_of_other_presets(name, preset):
+    """On all images; where a preset breaks a network, its masks hang on single roundings."""
+    for key, distance in compare(name, preset, None).items():
+        assert distance < 2e-3, key
