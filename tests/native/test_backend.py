@@ -13,7 +13,7 @@ from torch import nn
 import codtdq
 import small_nets
 from codtdq import native
-from codtdq.backends import BackendRecord, backend_of, use_backend
+from codtdq.backends import BackendRecord, backend_of, foresee, use_backend
 from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.provenance import provenance
@@ -327,3 +327,18 @@ def test_results_tell_who_computed_them():
     assert facts["backend"]["native_operators"] == len(quant_operators(model)) - 1
     assert provenance(nn.Linear(2, 2))["execution"] == "fp32"
     json.dumps(facts)
+
+
+def test_a_plan_foresees_the_backend():
+    float_net = small_nets.small_net()
+    config = codtdq.preset("cod-tdq", layer_overrides={"depthwise": {"weight_bits": 8}})
+    found = foresee(float_net, codtdq.plan(float_net, config))
+    actual = use_backend(net())
+    assert (found.name, found.reason) == (actual.name, actual.reason)
+    assert (found.native, found.fallbacks) == (actual.native, actual.fallbacks)
+
+
+def test_a_plan_foresees_that_there_is_no_engine(without_engine):
+    float_net = small_nets.small_net()
+    found = foresee(float_net, codtdq.plan(float_net, "cod-tdq"))
+    assert found == BackendRecord("reference", "no compiler was there")

@@ -8,15 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.backends import cpu
+from codtdq.backends import cpu, triton
+from codtdq.backends.fit import obstacle
 from codtdq.backends.fusion import blank_products, fuse, separate
 from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError, UnsupportedError
+from codtdq.gpu import device as gpu
 from codtdq.layers import QuantOperator, sim_operators
+from codtdq.layers.quantized import DTYPES
 from codtdq.native import library
 from codtdq.planning.graph import trace
+from codtdq.planning.plan import QuantPlan
 
-BACKENDS = ("auto", "reference", "cpu")
+BACKENDS = ("auto", "reference", "cpu", "triton")
 ATTRIBUTE = "backend_record"
 TRACE_SIZE = 64  # side of the image that a registered model is traced on
 
@@ -25,7 +29,7 @@ TRACE_SIZE = 64  # side of the image that a registered model is traced on
 class BackendRecord:
     """Which backend runs a model, why, and which operators it does not take."""
 
-    name: str  # reference or cpu
+    name: str  # reference, cpu or triton
     reason: str
     native: tuple[str, ...] = ()
     fallbacks: dict[str, str] = field(default_factory=dict)  # operator -> why it is simulated
@@ -74,6 +78,9 @@ def use_backend(
         operator.channels_last = False
     if record.name == "cpu":
         record = _go_native(model, operators, record.reason, example)
+    elif record.name == "triton":
+        model.to(gpu.target())
+        record = _go_native(model, operators, record.reason, example, triton)
     setattr(model, ATTRIBUTE, record)
     return record
 
@@ -81,21 +88,25 @@ def use_backend(
 def _go_native(
     model: nn.Module, operators: dict[str, QuantOperator], reason: str, example: Any | None
 ) -> BackendRecord:
-    obstacles = {name: cpu.obstacle(operator) for name, operator in operators.items()}
+    obstacles = {
+        name: obstacle(operator.site, operator, operator.compute_dtype)
+        for name, operator in operators.items()
+    }
     fallbacks = {name: why for name, why in obstacles.items() if why is not None}
     native = {name: operators[name] for name in operators if name not in fallbacks}
-    unfused = _fuse(model, operators, native, example)
+    unfused = _fuse(model, operators, native, example, engine)
     declared = getattr(getattr(model, "info", None), "channels_last", False)
     for operator in native.values():
         operator.channels_last = declared
-        operator.executor = cpu.executor_for(operator)
-        operator.backend = cpu.executor_for
+        operator.device_type = "cpu" if on_cpu else gpu.target().type
+        operator.executor = engine.executor_for(operator)
+        operator.backend = engine.executor_for
     return BackendRecord(
-        "cpu",
+        "cpu" if on_cpu else "triton",
         reason,
         tuple(native),
         fallbacks,
-        library.instruction_set(),
+        library.instruction_set() if on_cpu else gpu.describe(),
         fused=sum(len(operator.followers) for operator in native.values()),
         sharing=sum(operator.shared is not None for operator in native.values())
         - len({id(operator.shared) for operator in native.values() if operator.shared}),
@@ -105,20 +116,35 @@ def _go_native(
 
 def _fuse(
     model: nn.Module, operators: dict[str, QuantOperator], native: dict[str, QuantOperator],
-    example: Any | None,
+    example: Any | None, engine: Any,
 ) -> str | None:  # fmt: skip
     """Fuse what a trace allows; returns why nothing was fused, if so."""
     if example is None:
         if getattr(model, "info", None) is None:
             return "the model is not registered and no example was given"
-        example = torch.zeros(1, 3, TRACE_SIZE, TRACE_SIZE)
+        device = next(model.parameters()).device
+        example = torch.zeros(1, 3, TRACE_SIZE, TRACE_SIZE, device=device)
     try:
         with blank_products(operators.values()):
             graph = trace(model, example, names=operators)
     except Exception as error:  # a model may fail on the example in any way it likes
         return f"the trace failed: {type(error).__name__}: {' '.join(str(error).split())}"
-    fuse(native, model, graph, cpu.encoding)
+    fuse(native, model, graph, engine.encoding)
     return None
+
+
+def foresee(model: nn.Module, plan: QuantPlan) -> BackendRecord:
+    """What "auto" would do with a float model once it is quantized by a plan."""
+    reason = cpu.unavailable(model)
+    if reason is not None:
+        return BackendRecord("reference", reason)
+    dtype = DTYPES[plan.config.compute_dtype]
+    obstacles = {
+        site.name: obstacle(site, model.get_submodule(site.name), dtype) for site in plan.quantized
+    }
+    fallbacks = {name: why for name, why in obstacles.items() if why is not None}
+    native = tuple(name for name in obstacles if name not in fallbacks)
+    return BackendRecord("cpu", cpu.describe(), native, fallbacks, library.instruction_set())
 
 
 def backend_of(model: nn.Module) -> BackendRecord | None:
@@ -129,12 +155,15 @@ def backend_of(model: nn.Module) -> BackendRecord | None:
 def _decide(model: nn.Module, backend: str) -> BackendRecord:
     if backend == "reference":
         return BackendRecord("reference", "asked for")
-    obstacle = cpu.unavailable(model)
+    engine = triton if backend == "triton" else cpu
+    obstacle = engine.unavailable(model)
     if obstacle is None and not quant_operators(model):
         kind = "a method's own schemes" if sim_operators(model) else "no quantized operators"
         obstacle = f"the model has {kind}, which only the reference executes"
     if obstacle is None:
-        return BackendRecord("cpu", "asked for" if backend == "cpu" else cpu.describe())
-    if backend == "cpu":
-        raise UnsupportedError(f"backend 'cpu' cannot run: {obstacle}")
+        if backend == "auto":
+            return BackendRecord("cpu", cpu.describe())
+        return BackendRecord(backend, "asked for")
+    if backend != "auto":
+        raise UnsupportedError(f"backend {backend!r} cannot run: {obstacle}")
     return BackendRecord("reference", obstacle)

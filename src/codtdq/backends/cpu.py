@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from codtdq.backends.fit import conv_group, padding_of, product_group
 from codtdq.backends.fusion import activation_of, affine_of
 from codtdq.errors import UnsupportedError
 from codtdq.layers import QuantOperator
@@ -30,7 +30,6 @@ from codtdq.native.products import (
     product,
 )
 from codtdq.native.weights import PackedWeights
-from codtdq.planning.plan import Site
 from codtdq.quantizer.affine import EPS, step_of
 from codtdq.quantizer.grouping import split
 from codtdq.quantizer.projection import project
@@ -50,54 +49,6 @@ def unavailable(model: nn.Module) -> str | None:
 def describe() -> str:
     """The engine in a few words."""
     return f"native INT4 engine, {library.instruction_set()}"
-
-
-def obstacle(operator: QuantOperator) -> str | None:
-    """Why an operator stays simulated, or None if the engine takes it."""
-    site, act = operator.site, operator.site.activation
-    if site.weight is None:
-        return "its weight stays float"
-    if site.weight.bits > 4:
-        return f"its weight has {site.weight.bits} bits, more than 4"
-    if act is None:
-        return "its input stays float"
-    if operator.compute_dtype is not torch.float32:
-        return "compute_dtype is not fp32"
-    if isinstance(operator, nn.Conv2d | nn.Conv1d):
-        if _padding(operator) is None:
-            return f"padding {operator.padding} of an even kernel is not the same on both sides"
-        shaped = act.tau is not None or act.zero_ratio is not None or act.percentile is not None
-        if operator.padding_mode != "zeros" and act.mode != "per_token_group" and shaped:
-            return f"padding {operator.padding_mode} would count in a range that all tokens share"
-        if operator.groups > 1 and site.kind != "depthwise":
-            if site.weight.group_size is not None:
-                return "weight groups inside a convolution in groups"
-            if _conv_group(operator) % 4:
-                return f"a convolution in {operator.groups} groups of {site.inputs} channels"
-    if act.mode == "per_channel" and site.kind != "depthwise":
-        return "a range per channel does not factor out of a dense product"
-    if act.mode == "per_token_group":
-        if act.group_size > library.MAX_GROUP or act.group_size % 4:
-            return f"activation groups of {act.group_size}"
-    if site.kind != "depthwise" and site.weight.group_size is not None:
-        group = product_group(site)
-        if group % 4:
-            return f"weight groups of {site.weight.group_size}, no multiple of 4"
-        if site.weight.group_size % group and site.weight.group_size < site.inputs:
-            return f"weight groups of {site.weight.group_size} inside groups of {group}"
-    return None
-
-
-def product_group(site: Site) -> int:
-    """Channels that share one integer sum."""
-    act = site.activation
-    assert act is not None
-    whole = -(-site.inputs // 4) * 4
-    if act.mode == "per_token_group":
-        # where all channels are one group, its padding need not be multiplied
-        return act.group_size if act.literal else min(act.group_size, whole)
-    return min(library.MAX_GROUP, whole) if site.weight is None or site.weight.group_size is None \
-        else min(site.weight.group_size, whole)  # fmt: skip
 
 
 def executor_for(operator: QuantOperator) -> Executor:
@@ -121,7 +72,7 @@ class _Native:
         self._act = _activation(operator)
         self._fixed = operator._buffers.get("act_radius")
         linear = isinstance(operator, nn.Linear)
-        self._sides = None if linear else _sides(operator)
+        self._sides = None if linear else sides(operator)
         self._surround = None if linear else _surround(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
@@ -165,19 +116,6 @@ class _Native:
             return Codes(codes, step, sums, act.bits)
         return encode_fixed(x, act.bits, radius, step, self._group)
 
-    @staticmethod
-    def _folded(operator: QuantOperator, scale: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(scales [O, ...] of the weight, bias [O]) with a batch norm that follows inside."""
-        affine = affine_of(operator.followers)
-        bias = operator._parameters["bias"]
-        if affine is None:
-            return scale, None if bias is None else bias.detach().float().contiguous()
-        factor, offset = affine
-        if bias is not None:
-            offset = offset + bias.detach().double() * factor
-        wide = factor.view(-1, *(1 for _ in scale.shape[1:]))
-        return (scale.double() * wide).float(), offset.float()
-
 
 class _Product(_Native):
     """Linear and dense convolutions."""
@@ -186,7 +124,7 @@ class _Product(_Native):
         super().__init__(operator)
         packed = operator.packed_weight()
         assert operator.site.weight is not None
-        scale, self._bias = self._folded(operator, packed.scale)
+        scale, self._bias = folded(operator, packed.scale)
         self._weights = PackedWeights.pack(
             packed.codes(), scale, self._group, operator.site.weight.group_size
         )
@@ -207,8 +145,8 @@ class _GroupedConv(_Native):
     def __init__(self, operator: Any) -> None:
         super().__init__(operator)
         packed = operator.packed_weight()
-        scale, self._bias = self._folded(operator, packed.scale)
-        self._finer, codes = _conv_group(operator), packed.codes()
+        scale, self._bias = folded(operator, packed.scale)
+        self._finer, codes = conv_group(operator.site, operator), packed.codes()
         each = operator.out_channels // operator.groups
         self._weights = [
             PackedWeights.pack(codes[at : at + each], scale[at : at + each], self._finer)
@@ -225,7 +163,7 @@ class _Depthwise(_Native):
 
     def __init__(self, operator: Any) -> None:
         super().__init__(operator)
-        weight, self._bias = self._folded(operator, operator.packed_weight().dequantize())
+        weight, self._bias = folded(operator, operator.packed_weight().dequantize())
         taps = weight.flatten(2).squeeze(1).t()  # [T, O]
         # with a multiplier m, outputs c m .. c m + m - 1 belong to channel c
         self._times = operator.out_channels // operator.in_channels
@@ -284,35 +222,29 @@ def _settings(act: ActivationSpec, group: int) -> tuple[Any, ...]:
     return act.bits, group, act.literal, guarded, act.percentile, act.tau, act.zero_ratio
 
 
-def _sides(operator: Any) -> list[tuple[int, int]]:
+def folded(operator: QuantOperator, scale: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(scales [O, ...] of the weight, bias [O]) with a batch norm that follows inside."""
+    affine = affine_of(operator.followers)
+    bias = operator._parameters["bias"]
+    if affine is None:
+        return scale, None if bias is None else bias.detach().float().contiguous()
+    factor, offset = affine
+    if bias is not None:
+        offset = offset + bias.detach().double() * factor
+    wide = factor.view(-1, *(1 for _ in scale.shape[1:]))
+    return (scale.double() * wide).float(), offset.float()
+
+
+def sides(operator: Any) -> list[tuple[int, int]]:
     """Kernel, stride, padding and dilation as (height, width); padding other than zeros is 0."""
-    padding = _padding(operator) if operator.padding_mode == "zeros" else (0,) * 2
+    padding = padding_of(operator) if operator.padding_mode == "zeros" else (0,) * 2
     values = (operator.kernel_size, operator.stride, padding, operator.dilation)
     return [pair(value, blank) for value, blank in zip(values, (1, 1, 0, 1))]
-
-
-def _padding(operator: Any) -> tuple[int, ...] | None:
-    """Padding on each side; None where torch's word for it means different sides."""
-    if not isinstance(operator.padding, str):
-        return operator.padding
-    if operator.padding == "valid":
-        return (0,) * len(operator.kernel_size)
-    total = [gap * (k - 1) for gap, k in zip(operator.dilation, operator.kernel_size)]
-    return None if any(t % 2 for t in total) else tuple(t // 2 for t in total)
 
 
 def _surround(operator: Any) -> tuple[tuple[int, ...], str] | None:
     """Arguments of F.pad for padding that repeats the map: its tokens have the same codes."""
     if operator.padding_mode == "zeros":
         return None
-    height, width = pair(_padding(operator) or (0,), 0)
+    height, width = pair(padding_of(operator) or (0,), 0)
     return (width, width, height, height), operator.padding_mode
-
-
-def _conv_group(operator: Any) -> int:
-    """Channels that share one integer sum in a convolution in groups: whole activation groups, or
-    whole groups of the convolution, or what divides both.
-    """
-    each = operator.in_channels // operator.groups
-    act = _activation(operator)
-    return math.gcd(each, act.group_size if act.mode == "per_token_group" else library.MAX_GROUP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from typing import Any
 
 from codtdq.cli.common import add_config, add_model, print_json, table, verb
@@ -37,6 +38,7 @@ def run_list(args: argparse.Namespace) -> None:
 def run_plan(args: argparse.Namespace) -> None:
     """Print a plan. Weights are not needed, only shapes."""
     from codtdq.api import plan
+    from codtdq.backends import foresee
     from codtdq.models import build_model
     from codtdq.opening import open_config
 
@@ -45,10 +47,16 @@ def run_plan(args: argparse.Namespace) -> None:
                          overrides=args.overrides, default=args.default_preset)  # fmt: skip
     assert config is not None
     found = plan(model, config)
+    backend = foresee(model, found)
     if args.json:
-        print_json({"model": args.model, "config": config.to_dict(), **found.to_dict()})
-    else:
-        print(found)
+        print_json({"model": args.model, "config": config.to_dict(), **found.to_dict(),
+                    "backend": backend.to_dict()})  # fmt: skip
+        return
+    print(found)
+    native, simulated = len(backend.native), len(backend.fallbacks)
+    print(f"backend       {backend.name}: {backend.reason}; {native} native, {simulated} simulated")
+    for reason, count in Counter(backend.fallbacks.values()).items():
+        print(f"              {count} simulated: {reason}")
 
 
 def _models() -> list[dict[str, Any]]:
