@@ -61,9 +61,11 @@ def test_plan_prints_the_api_plan(run):
     code, out, _ = run("plan", *NAMED, "--set", "first_layer=a8", "--set", "zero_ratio=0.4")
     model = codtdq.create_model(tiny_model.NAME)
     config = codtdq.preset("cod-tdq", first_layer="a8", zero_ratio=0.4)
-    assert code == 0 and out.strip() == str(codtdq.plan(model, config))
+    plan, backend, *_ = out.strip().rpartition("\nbackend")
+    assert code == 0 and plan == str(codtdq.plan(model, config)) and backend
     data = json.loads(run("plan", *NAMED, "--preset", "w4a4", "--json")[1])
     assert data["config"]["name"] == "w4a4" and len(data["sites"]) == 2
+    assert data["backend"]["name"] in ("cpu", "reference") and data["backend"]["reason"]
 
 
 def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):

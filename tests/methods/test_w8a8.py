@@ -17,7 +17,7 @@ from codtdq.methods.registry import find_method
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 METHODS = [name for name in list_methods() if find_method(name).preset is None]
-IMAGES = 12  # of calibration
+IMAGES = 48  # of calibration: a clipping that is searched on 12 fits those 12
 TEST_IMAGES = 40  # ten of each test split: fewer, and single masks decide
 TOLERANCE = 0.01  # of the S-measure
 LITTLE = {

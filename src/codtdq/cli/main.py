@@ -14,19 +14,39 @@ from codtdq._version import __version__
 from codtdq.cli import (
     bench,
     demo,
+    diagnose,
     doctor,
     evaluate,
     inspect,
     predict,
     quantize,
+    report,
+    select,
+    sensitivity,
     synth,
     table,
     train,
 )
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
+from codtdq.native import keep_memory
 
-VERBS = (demo, inspect, doctor, quantize, evaluate, predict, bench, train, synth, table)
+VERBS = (
+    demo,
+    inspect,
+    doctor,
+    quantize,
+    evaluate,
+    predict,
+    select,
+    sensitivity,
+    diagnose,
+    bench,
+    train,
+    synth,
+    table,
+    report,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,10 +76,12 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     args = build_parser().parse_args(argv)
+    args.words = list(sys.argv[1:] if argv is None else argv)  # for results that say their command
     run: Callable[[argparse.Namespace], int | None] = args.run
     try:
         for file in args.imports:
             import_file(file)
+        keep_memory()
         return run(args) or 0
     except CodtdqError as error:
         return _fail(args.verb, " ".join(str(error).split()), 2)

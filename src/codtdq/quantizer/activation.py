@@ -47,6 +47,17 @@ class ActivationResult:
         return encode(self._groups.values, c, step, self.spec.bits)
 
     @property
+    def tokens(self) -> Tensor:
+        """The input as tokens, channels last: [..., C]."""
+        return self._tokens
+
+    @property
+    def tokens_hat(self) -> Tensor:
+        """`x_hat` as tokens, in the shape of `tokens`."""
+        first = self._layout == "first"
+        return self.x_hat.flatten(2).transpose(1, 2) if first else self.x_hat
+
+    @property
     def radius(self) -> Tensor:
         """Clip radius c of each group after projection."""
         return self.projection.radius

@@ -1,0 +1,138 @@
+"""`codtdq diagnose`: where a quantized model loses evidence, as tables, figures and a page."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from codtdq.cli.common import (
+    DEFAULT_DATASET,
+    add_calibration,
+    add_model,
+    add_weights,
+    command_of,
+    print_json,
+    table,
+    verb,
+)
+from codtdq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from codtdq.diagnosis import Diagnosis
+
+METHODS = "w4a4,dstg-only,cod-tdq,cod-tdq-guarded"
+WORST = 5
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verb(
+        verbs, "diagnose", "measure where quantized models lose evidence, and draw it",
+        ["--out runs/why", "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",
+         "--model cfrn --checkpoint cfrn.pth --data ~/cod/TestDataset/CAMO --out runs/camo",
+         "--method w4a4,repq-vit --data camosynth/test-spikes --archive runs/raw --out runs/why"],
+    )  # fmt: skip
+    add_model(parser, packed=False)
+    add_weights(parser)
+    parser.add_argument(
+        "--method", default=METHODS, metavar="A,B",
+        help=f"methods, see `codtdq list methods`; FP32 comes by itself (default {METHODS})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", metavar="D",
+        help=f"camosynth split or folder with masks (default {DEFAULT_DATASET}); with --dataset, "
+             "the folder that holds the benchmarks",
+    )  # fmt: skip
+    parser.add_argument("--dataset", metavar="NAME", help="a benchmark by name, e.g. CAMO")
+    parser.add_argument("--limit", type=int, default=8, metavar="N",
+                        help="images to measure (default 8)")  # fmt: skip
+    parser.add_argument("--images", type=int, default=4, metavar="K",
+                        help="images to show in the gallery (default 4)")  # fmt: skip
+    add_calibration(parser)
+    parser.add_argument("--budget", choices=["fast", "paper"], default="fast",
+                        help="optimisation steps of methods that reconstruct")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the methods")
+    band = parser.add_argument_group("boundary-heavy tokens (ground truth; no quantizer sees it)")
+    band.add_argument("--r-in", type=float, default=3.0, metavar="PX",
+                      help="band inside the object, in pixels of the mask (default 3)")  # fmt: skip
+    band.add_argument("--r-out", type=float, default=3.0, metavar="PX",
+                      help="band outside it (default 3)")  # fmt: skip
+    band.add_argument("--gamma-boundary", type=float, default=0.1, metavar="G",
+                      help="least share of a boundary token in the band (default 0.1)")  # fmt: skip
+    band.add_argument("--gamma-nonboundary", type=float, default=0.01, metavar="G",
+                      help="largest share of a non-boundary token (default 0.01)")  # fmt: skip
+    parser.add_argument("--archive", metavar="DIR",
+                        help="also keep every input as safetensors (large)")  # fmt: skip
+    parser.add_argument("--no-figures", action="store_true",
+                        help="no PNG and SVG figures; needs no matplotlib")  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new or empty folder")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="replace the files of an earlier diagnosis in it")  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Check, measure, write, print the worst layers."""
+    from codtdq.pages.folder import PAGE, check_folder, write_folder
+
+    check_folder(args.out, overwrite=args.overwrite)
+    if args.images < 0:
+        raise ConfigError(f"--images is {args.images}; accepted: 0 or more")
+    if not args.no_figures:
+        from codtdq.figures.style import require_matplotlib
+
+        require_matplotlib()
+    diagnosis = _diagnosed(args)
+    files = write_folder(diagnosis, args.out, figures=not args.no_figures, overwrite=args.overwrite)
+    if args.json:
+        print_json({"out": args.out, "files": [str(f) for f in files],
+                    "metrics": {m.method: m.metrics for m in diagnosis.methods}})  # fmt: skip
+        return
+    _print(diagnosis)
+    print(f"{len(files)} files written to {args.out}; open {args.out}/{PAGE} in a browser")
+
+
+def _diagnosed(args: argparse.Namespace) -> Diagnosis:
+    from codtdq.data import open_dataset
+    from codtdq.diagnosis import diagnose
+    from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
+    from codtdq.methods import method_info
+    from codtdq.opening import CALIBRATION_SPLIT, open_model
+
+    names = [name for name in args.method.replace(",", " ").split() if name != "fp32"]
+    if not names:
+        raise ConfigError("--method names no quantized method; see `codtdq list methods`")
+    needed = any(method_info(name).calibration_images for name in names)
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
+    name, root = args.dataset or args.data or DEFAULT_DATASET, args.data if args.dataset else None
+    dataset = open_dataset(name, root, limit=args.limit)
+    calibration = None
+    if needed:
+        count = args.calibration_images or CALIBRATION_IMAGES
+        images = open_dataset(args.calibration or CALIBRATION_SPLIT, root, limit=count)
+        calibration = CalibrationImages(model, images, count=count)
+    return diagnose(
+        model, names, dataset, calibration=calibration, limit=args.limit,
+        radii=(args.r_in, args.r_out), gamma=(args.gamma_boundary, args.gamma_nonboundary),
+        seed=args.seed, budget=args.budget, archive=args.archive, keep_images=args.images,
+        command=command_of(args),
+    )  # fmt: skip
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    """Scores, and the layers whose boundaries lose most under the first method."""
+    rows = [
+        [m.title, f"{m.metrics['S']:.4f}", f"{m.metrics['MAE']:.4f}"] for m in diagnosis.methods
+    ]
+    print(table(["method", "S", "MAE"], rows))
+    for method in diagnosis.methods[1:]:
+        known = [(layer.boundary.rho0, layer) for layer in method.layers if layer.boundary]
+        known.sort(key=lambda pair: -pair[0])
+        lines = [
+            [layer.name, layer.role, f"{rho:.3f}", f"{layer.sqnr_db:.1f}"]
+            for rho, layer in known[:WORST]
+        ]
+        if lines:
+            print(f"\nlargest zero-bin mass on boundaries, {method.title}")
+            print(table(["layer", "role", "rho0", "SQNR dB"], lines))
+    print()

@@ -1,0 +1,145 @@
+"""`codtdq select`: the (g, tau, zr) that suits a model, chosen without labels."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from codtdq.cli.common import (
+    add_images,
+    add_model,
+    add_weights,
+    named_images,
+    print_json,
+    table,
+    verb,
+    write_json,
+)
+from codtdq.errors import ConfigError
+from codtdq.planning.presets import PRESETS
+
+if TYPE_CHECKING:
+    from codtdq.data import Dataset
+    from codtdq.selection import LayerChoice, Selection, Terms
+
+IMAGES = 16
+SHOWN = 10  # rows of the table; --json has all
+
+
+def register(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verb(
+        verbs, "select", "choose group size, tau and zero ratio without labels",
+        ["", "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --limit 8",
+         "--base cod-tdq --per-layer --out selected.json"],
+    )  # fmt: skip
+    add_model(parser, packed=False)
+    add_weights(parser)
+    parser.add_argument(
+        "--base", choices=list(PRESETS), default="cod-tdq-guarded", metavar="P",
+        help="setting that the choice goes into (default cod-tdq-guarded)",
+    )  # fmt: skip
+    parser.add_argument("--g", type=_groups, default=None, metavar="N,..",
+                        help="group sizes (default 16,32,64)")  # fmt: skip
+    parser.add_argument("--tau", type=_numbers, default=None, metavar="X,..",
+                        help="bounds C1, none: without (default 0.5,1,2,none)")  # fmt: skip
+    parser.add_argument("--zero-ratio", type=_numbers, default=None, metavar="X,..",
+                        help="bounds C2, none: without (default 0.1,0.2,0.4,none)")  # fmt: skip
+    parser.add_argument("--per-layer", action="store_true",
+                        help="choose for each operator on its own")  # fmt: skip
+    add_images(parser, default="camosynth/calib", limit=IMAGES)
+    parser.add_argument("--out", metavar="FILE",
+                        help="write the choice as a config file for `codtdq quantize --config`",
+                        )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Score the grid, choose, print."""
+    from codtdq.data import ImageFolder, open_dataset
+    from codtdq.evaluation import CalibrationImages
+    from codtdq.opening import open_config, open_model
+    from codtdq.selection import Selector, select, select_per_layer
+    from codtdq.selection.candidates import GROUPS, TAUS, ZERO_RATIOS, candidate_grid
+
+    if args.limit < 1:
+        raise ConfigError(f"--limit is {args.limit}; accepted: 1 or more images")
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
+    base = open_config(model, name=args.base)
+    assert base is not None
+    candidates = candidate_grid(args.g or GROUPS, args.tau or TAUS, args.zero_ratio or ZERO_RATIOS)
+    for candidate in candidates:
+        candidate.config(base)  # a value out of range is an error before anything is computed
+    name, root = named_images(args)
+    data: Dataset = (
+        ImageFolder(name, limit=args.limit)  # masks, if there are any, stay unread
+        if Path(name).exists()
+        else open_dataset(name, root, limit=args.limit)
+    )
+    selector = Selector(model, base, CalibrationImages(model, data, count=len(data)))
+    selection = select(selector, candidates)
+    config, layers, mixed = selection.config, list["LayerChoice"](), None
+    if args.per_layer:
+        config, layers = select_per_layer(selector, candidates)
+        mixed, bits = selector.score(config)
+    if args.out:
+        write_json(args.out, config.to_dict())
+    if args.json:
+        found = selection.to_dict() | {"model": args.model, "dataset": data.name}
+        if mixed is not None:
+            found["per_layer"] = {"bits_per_activation": bits, **mixed.to_dict(),
+                                  "layers": [layer.to_dict() for layer in layers]}  # fmt: skip
+        print_json(found | {"config": config.to_dict()})
+        return
+    print(f"{args.model}, {args.base}, {selection.images} images of {data.name}, no masks")
+    print()
+    print(_grid_text(selection))
+    if mixed is not None:
+        print()
+        print(_layers_text(layers, mixed, selection))
+    if args.out:
+        print(f"config written to {args.out}")
+
+
+def _grid_text(selection: Selection) -> str:
+    terms = ("logits", "features", "eta", "rho0", "boundary")
+    rows = [
+        [str(one.candidate), f"{one.terms.score:.4f}",
+         *(f"{getattr(one.terms, term):.4f}" for term in terms), f"{one.act_bits:.2f}"]
+        for one in selection.scored[:SHOWN]
+    ]  # fmt: skip
+    text = table(["setting", "score", *terms, "bits"], rows)
+    left = len(selection.scored) - len(rows)
+    if left:
+        text += f"\n... and {left} with a higher score (--json has all)"
+    return f"{text}\n\nchosen: {selection.chosen.candidate}"
+
+
+def _layers_text(layers: list[LayerChoice], mixed: Terms, selection: Selection) -> str:
+    counts: dict[str, int] = {}
+    for layer in layers:
+        counts[str(layer.candidate)] = counts.get(str(layer.candidate), 0) + 1
+    rows = [[s, str(n)] for s, n in sorted(counts.items(), key=lambda item: -item[1])]
+    best = selection.chosen.terms.score
+    verdict = "lower than" if mixed.score < best else "not lower than"
+    return (
+        table(["setting", "operators"], rows)
+        + f"\n\nper layer: score {mixed.score:.4f}, {verdict} the one setting's {best:.4f}"
+    )
+
+
+def _groups(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, e.g. 16,32") from None
+
+
+def _numbers(text: str) -> list[float | None]:
+    try:
+        return [None if word == "none" else float(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected numbers or none, e.g. 0.5,1,none"
+        ) from None
