@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
@@ -122,11 +123,12 @@ STRUCTURES = {
 _library: Any = None
 _reason: str | None = None
 _off = False
+_sharing = False  # whether torch's threads were looked for
 
 
 def load() -> Any | None:
     """The library, or None where it cannot run; `unavailable_reason` tells why."""
-    global _library, _reason
+    global _library, _reason, _sharing
     if _off:
         return None
     if _library is None and _reason is None:
@@ -134,6 +136,9 @@ def load() -> Any | None:
             _library = _open()
         except UnsupportedError as error:
             _reason = str(error)
+    if not _sharing and _library is not None and "torch" in sys.modules:
+        _sharing = True
+        _share_threads(_library)
     return _library
 
 
@@ -244,11 +249,27 @@ def _open() -> Any:
     return library
 
 
+def _share_threads(library: Any) -> None:
+    """Let the engine run on the OpenMP threads of torch, where both are at hand.
+
+    Threads of its own would wait for work on the cores on which those of torch do the same.
+    """
+    try:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        files = {line.split()[-1] for line in maps if "libgomp" in line and "/torch/" in line}
+        team = ctypes.CDLL(files.pop()).GOMP_parallel if len(files) == 1 else None
+    except (OSError, AttributeError):
+        return
+    if team is not None:
+        library.cod_use_team(ctypes.cast(team, c_void_p))
+
+
 def _declare(library: Any) -> None:
     library.cod_constant.restype, library.cod_constant.argtypes = c_double, [c_char_p]
     library.cod_isa.restype = library.cod_available.restype = c_char_p
     library.cod_select.argtypes = [c_char_p]
     library.cod_keep_memory.argtypes = [c_int64]
+    library.cod_use_team.restype, library.cod_use_team.argtypes = None, [c_void_p]
     library.cod_quantize_groups.argtypes = [
         POINTER(Rows), POINTER(QuantSpec), POINTER(Quantized), c_int32
     ]  # fmt: skip

@@ -64,6 +64,10 @@ COD_API const char *cod_isa(void);                      /* instruction set in us
 COD_API const char *cod_available(void);                /* those that this machine can run */
 COD_API int32_t cod_select(const char *isa);            /* COD_OK or COD_NO_KERNEL */
 
+/* Run on the threads of a GNU OpenMP runtime that is loaded already: the address of its
+ * GOMP_parallel, or NULL for threads of our own. */
+COD_API void cod_use_team(void *gomp_parallel);
+
 /* Let the C library keep up to so many freed bytes instead of giving them back at once: large maps
  * then reuse pages that are there already. COD_NO_KERNEL where it has no such setting. */
 COD_API int32_t cod_keep_memory(int64_t bytes);

@@ -14,7 +14,7 @@ using cod::kernels;
 using cod::Aligned;
 
 constexpr int64_t kRowBlock = 96;  // rows that share one unpacked panel
-constexpr int64_t kWorthSharing = 1 << 22;  // products; waking another thread takes about as long
+constexpr int64_t kWorthSharing = 1 << 20;  // products; waking another thread takes about as long
 constexpr int64_t kDepthwiseRows = 416, kDepthwiseChannels = 128;  // 200 to 300 kB of values
 
 // Walks over output rows and tells which input row each of its taps reads, -1 in the padding.

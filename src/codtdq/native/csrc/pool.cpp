@@ -1,5 +1,8 @@
-// A small pool: workers wait for a job, spin briefly first (operators follow each other closely).
-// A second caller, while the pool is busy, runs its job alone: results never depend on the cut.
+// Who shares a job: the threads of torch, if Python hands over their OpenMP runtime, else a small pool
+// of our own. Two pools at once would get in each other's way: the threads of either wait actively
+// for a while after each operator, on the cores that the other one needs.
+// In the pool, workers wait for a job and spin briefly first. A second caller, while it is busy, runs
+// its job alone: results never depend on the cut.
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -32,6 +35,19 @@ struct Job {
   std::atomic<int64_t> next{0};
 };
 
+void work(Job &job) {
+  for (;;) {
+    const int64_t begin = job.next.fetch_add(job.chunk, std::memory_order_relaxed);
+    if (begin >= job.count) return;
+    job.run(job.context, begin, begin + job.chunk < job.count ? begin + job.chunk : job.count);
+  }
+}
+
+// GOMP_parallel of a GNU OpenMP runtime: every thread of a team calls the function once.
+using Team = void (*)(void (*)(void *), void *, unsigned, unsigned);
+std::atomic<Team> team{nullptr};
+std::atomic<long> team_owner{0};  // a process that was forked must not use the team of its parent
+
 class Pool {
  public:
   // Whether the job was taken; false if another caller has the pool.
@@ -59,14 +75,6 @@ class Pool {
   }
 
  private:
-  static void work(Job &job) {
-    for (;;) {
-      const int64_t begin = job.next.fetch_add(job.chunk, std::memory_order_relaxed);
-      if (begin >= job.count) return;
-      job.run(job.context, begin, begin + job.chunk < job.count ? begin + job.chunk : job.count);
-    }
-  }
-
   // How many of the wanted helpers there are: a system may refuse to start more.
   int grow(int helpers) {
     while ((int)threads_.size() < helpers) {
@@ -143,9 +151,19 @@ void parallel(int64_t count, int64_t grain, int threads, void (*run)(void *, int
     job.context = context;
     job.count = count;
     job.chunk = grain;
+    const Team shared = team.load(std::memory_order_acquire);
+    if (shared && team_owner.load(std::memory_order_acquire) == (long)getpid()) {
+      shared([](void *all) { work(*static_cast<Job *>(all)); }, &job, (unsigned)helpers + 1, 0);
+      return;
+    }
     if (pool()->run(job, helpers)) return;
   }
   run(context, 0, count);
 }
 
 }  // namespace cod
+
+extern "C" void cod_use_team(void *gomp_parallel) {
+  cod::team_owner.store((long)getpid(), std::memory_order_release);
+  cod::team.store(reinterpret_cast<cod::Team>(gomp_parallel), std::memory_order_release);
+}

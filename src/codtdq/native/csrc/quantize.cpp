@@ -153,7 +153,7 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
           std::memset(out->codes + r * out->code_stride + padded, 0, out->code_stride - padded);
     }
   };
-  int64_t grain = 16384 / (padded > 0 ? padded : 1) / kRowBlock * kRowBlock;
+  int64_t grain = 8192 / (padded > 0 ? padded : 1) / kRowBlock * kRowBlock;
   cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
   return COD_OK;
 }
@@ -195,7 +195,7 @@ extern "C" int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const flo
       }
     }
   };
-  int64_t grain = 16384 / (channels > 0 ? channels : 1) / kRowBlock * kRowBlock;
+  int64_t grain = 8192 / (channels > 0 ? channels : 1) / kRowBlock * kRowBlock;
   cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
   return COD_OK;
 }
