@@ -366,6 +366,16 @@ def test_the_reference_of_these_tests_is_the_simulation():
         assert distance(layer(x), layer(x * 1.5)) > 1e-3
 
 
+@pytest.mark.parametrize("weight_group", [None, 32])
+def test_taps_that_see_only_padding(weight_group):
+    """Dilations wider than the map: some rows use a tap, others none, at last only the middle."""
+    for side, dilation in ((12, 5), (12, 11), (7, 18), ((30, 3), (20, 2))):
+        height, width = (side, side) if isinstance(side, int) else side
+        conv = nn.Conv2d(40, 33, 3, padding=dilation, dilation=dilation)
+        layer = quantized(conv, weight_group_size=weight_group)
+        check(layer, torch.randn(1, 40, height, width), label=(side, dilation))
+
+
 @pytest.mark.parametrize("mode", ["per_tensor", "per_token_group"])
 def test_convolutions_in_groups(mode):
     for channels, outputs, groups in ((8, 4, 2), (64, 6, 2), (96, 96, 24), (36, 9, 3), (72, 16, 2)):

@@ -6,6 +6,7 @@ time of a native operator includes the quantization of its input.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +29,15 @@ from codtdq.bench.speed.timing import (
 from codtdq.errors import ConfigError
 from codtdq.models.cfrn import SpatialGatingUnit
 from codtdq.native import library
+from codtdq.native.operators import quant_spec
+from codtdq.native.products import encode_groups
 from codtdq.planning import QuantConfig
+from codtdq.planning.planner import activation_fields
 from codtdq.progress import Progress
+from codtdq.quantizer import ActivationSpec
+from codtdq.quantizer.affine import EPS, encode, to_codes
 
-KINDS = ("quantizer", "linear", "conv")
+KINDS = ("quantizer", "quantizer-reference", "linear", "conv")
 PRESET = "cod-tdq"
 GROUP = 32
 
@@ -109,24 +115,47 @@ def run_kernels(
 
 def _cases(kind: str, limit: int | None) -> Iterator[Case]:
     """Cases one at a time: the weights of all shapes together would fill the memory."""
-    makers = {"quantizer": _quantizers, "linear": _linears, "conv": _convolutions}
-    for index, case in enumerate(makers[kind]()):
+    makers = {"quantizer": _quantizers, "quantizer-reference": _quantizers,
+              "linear": _linears, "conv": _convolutions}  # fmt: skip
+    for index, case in enumerate(case for case in makers[kind]() if case.kind == kind):
         if limit is not None and index >= limit:
             return
         yield case
 
 
 def _quantizers() -> Iterator[Case]:
-    """DSTG + DCRP on tokens: codes, ranges and statistics, by the engine and by eager torch."""
+    """DSTG + DCRP on tokens, as a product needs it: codes, steps, sums of codes.
+
+    Against the formulas in eager torch, operation by operator, and against this project's own
+    reference, which avoids the slow ones of these.
+    """
     config = preset(PRESET)
+    spec = ActivationSpec(**activation_fields(config, "linear", "linear"))
+    settings = (spec.bits, GROUP, spec.literal, False, None, spec.tau, spec.zero_ratio)
     for tokens, channels in QUANTIZER_SHAPES:
         x = _random(tokens, channels)
-        yield Case(
-            "quantizer",
-            f"{tokens}x{channels} g{GROUP}",
-            {"eager": partial(_by_torch, x, config)},
-            {"-": partial(quantize_activation, x, config)},
-        )
+        native: dict[str, Callable[[], object]] = {
+            "-": partial(encode_groups, x, quant_spec(*settings), GROUP)
+        }
+        name = f"{tokens}x{channels} g{GROUP}"
+        yield Case("quantizer", name, {"formulas": partial(_formulas, x, spec)}, native)
+        yield Case("quantizer-reference", name, {"eager": partial(_by_torch, x, config)}, native)
+
+
+def _formulas(x: Tensor, spec: ActivationSpec) -> tuple[Tensor, Tensor]:
+    """Codes and steps of tokens x [T, C], written down as the paper has it (Eq. dcrp)."""
+    assert spec.tau is not None and spec.zero_ratio is not None
+    groups = x.unflatten(-1, (-1, GROUP))
+    size, highest = groups.abs(), 2 ** (spec.bits - 1) - 1
+    rank = math.ceil(spec.zero_ratio * GROUP)
+    bounds = torch.stack([
+        size.amax(-1),
+        groups.std(-1, correction=0) * (spec.tau * highest),
+        size.kthvalue(rank, -1).values * (2 * highest),
+    ])  # fmt: skip
+    radius = bounds.amin(0).clamp(min=EPS).unsqueeze(-1)
+    step = radius / highest
+    return to_codes(encode(groups, radius, step, spec.bits)), step
 
 
 def _by_torch(x: Tensor, config: QuantConfig) -> object:

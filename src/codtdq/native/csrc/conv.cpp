@@ -1,5 +1,6 @@
 // Matrix products on codes: Linear is a convolution with one tap. A k x k kernel reads its rows
 // through pointers, tap by tap; no im2col matrix exists.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -143,9 +144,11 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
   const bool grouped = w->weight_group > 0;
   const int64_t scales = scales_of_panel(*w);
   std::atomic<bool> failed{false};
+  const int64_t tap_bytes = w->panel_bytes / taps;
   auto body = [&](int64_t first, int64_t last) {
     Aligned bytes(2 * w->panel_bytes), tile(mr * nr * (int64_t)sizeof(float));
-    if (!bytes.data || !tile.data) {
+    Aligned some_scales(grouped ? scales * nr * (int64_t)sizeof(float) : 0);
+    if (!bytes.data || !tile.data || !some_scales.data) {
       failed = true;
       return;
     }
@@ -154,9 +157,24 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
     std::vector<const int8_t *> xp((size_t)(tiles * pointers));
     std::vector<const float *> sp((size_t)(tiles * pointers));
     std::vector<const int32_t *> cp((size_t)(tiles * pointers));
+    std::vector<int64_t> place((size_t)taps), used((size_t)taps);
     for (int64_t item = first; item < last; item++) {
       const int64_t begin = item / cuts * kRowBlock, cut = item % cuts;
       const int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
+      // Taps that lie in the padding for all of these rows (wide dilations on small maps) are left
+      // out; the others get places without gaps.
+      int64_t count = direct ? 1 : 0;
+      std::fill(place.begin(), place.end(), direct ? 0 : -1);
+      if (!direct) {
+        Walk walk(*geometry, begin);
+        for (int64_t row = begin; row < end && count < taps; row++, walk.next())
+          walk.taps([&](int64_t t, int64_t from) {
+            if (from >= 0 && place[t] < 0) place[t] = 0, count++;
+          });
+        count = 0;
+        for (int64_t t = 0; t < taps; t++)
+          if (place[t] >= 0) place[t] = count, used[count++] = t;
+      }
       auto point = [&](int64_t at, int64_t from) {
         xp[at] = from < 0 ? zero_codes.data() : x->codes + from * x->code_stride;
         sp[at] = from < 0 ? zero_steps.data() : x->step + from * x->row_groups * step_stride;
@@ -166,15 +184,29 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
       for (int64_t i = 0; i < (end - begin + mr - 1) / mr * mr; i++, walk.next()) {
         const int64_t at = i / mr * pointers + i % mr;
         if (begin + i >= end)
-          for (int64_t t = 0; t < taps; t++) point(at + t * mr, -1);
+          for (int64_t t = 0; t < count; t++) point(at + t * mr, -1);
         else if (direct)
           point(at, begin + i);
         else
-          walk.taps([&](int64_t t, int64_t from) { point(at + t * mr, from); });
+          walk.taps([&](int64_t t, int64_t from) {
+            if (place[t] >= 0) point(at + place[t] * mr, from);
+          });
       }
       for (int64_t p = cut * w->panels / cuts; p < (cut + 1) * w->panels / cuts; p++) {
-        k.unpack(w->packed + p * w->panel_bytes, w->panel_bytes, bytes.data);
+        const uint8_t *packed = w->packed + p * w->panel_bytes;
         const float *scale = w->scales + p * scales * nr;
+        if (direct || count == taps) {
+          k.unpack(packed, w->panel_bytes, bytes.data);
+        } else {
+          auto *kept = reinterpret_cast<float *>(some_scales.data);
+          for (int64_t t = 0; t < count; t++) {
+            k.unpack(packed + used[t] * tap_bytes, tap_bytes, bytes.data + 2 * t * tap_bytes);
+            if (grouped)
+              std::memcpy(kept + t * groups * nr, scale + used[t] * groups * nr,
+                          (size_t)(groups * nr) * sizeof(float));
+          }
+          if (grouped) scale = kept;
+        }
         const int64_t o = p * nr;
         cod::Epilogue out{nullptr, y->row_stride, grouped ? nullptr : scale,
                           y->bias ? y->bias + o : nullptr, 0,
@@ -183,7 +215,7 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
           const int64_t at = tile_at * pointers, row = begin + tile_at * mr;
           out.y = y->data + row * y->row_stride + o;
           out.rows = (int)(end - row < mr ? end - row : mr);
-          k.tile(&xp[at], &sp[at], &cp[at], bytes.data, grouped ? scale : nullptr, taps, groups,
+          k.tile(&xp[at], &sp[at], &cp[at], bytes.data, grouped ? scale : nullptr, count, groups,
                  w->group, step_stride, x->wide, out);
           if (y->activation != COD_ACT_NONE)
             for (int64_t r = 0; r < out.rows; r++)
