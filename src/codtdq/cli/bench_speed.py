@@ -28,8 +28,10 @@ def _register_kernels(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
         kinds, "kernels", "time single operators of the native engine against torch FP32",
         ["", "--only linear --threads 1", "--seconds 5 --format markdown"],
     )  # fmt: skip
-    parser.add_argument("--only", type=words, metavar="K,..",
-                        help="quantizer, quantizer-reference, linear, conv (default all)")  # fmt: skip
+    parser.add_argument(
+        "--only", type=words, metavar="K,..",
+        help="quantizer, quantizer-reference, linear, conv (default all)",
+    )  # fmt: skip
     parser.add_argument("--limit", type=_positive, metavar="N", help="at most N shapes of a kind")
     _add_measuring(parser, seconds=2.0, per="shape and thread count")
     parser.set_defaults(run=run_kernels)
