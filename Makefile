@@ -12,7 +12,7 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
 
-.PHONY: demo test test-slow test-sanitize test-arm check format clean setup
+.PHONY: demo test test-slow test-gpu test-sanitize test-arm check format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/native/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -22,6 +22,10 @@ $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/native/csrc/*
 
 $(VENV)/.test: $(VENV)/.base
 	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	touch $@
+
+$(VENV)/.gpu: $(VENV)/.test
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[gpu]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test
@@ -38,6 +42,11 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(PY) -m pytest -m slow
+
+# The Triton kernels without a GPU: their numbers in the interpreter, their machine code offline.
+test-gpu: $(VENV)/.gpu
+	TRITON_INTERPRET=1 $(PY) -m pytest -m gpu tests/gpu/interpreted
+	$(PY) -m pytest -m gpu tests/gpu/compiled
 
 # Without the first check, a library that does not load would only skip the tests.
 test-sanitize: $(VENV)/.test

@@ -7,6 +7,7 @@ import numpy as np
 from codtdq.diagnosis.record import (
     Diagnosis,
     GalleryItem,
+    GroupSample,
     Histogram,
     ImageRecord,
     LayerRecord,
@@ -114,7 +115,15 @@ def layer_sample(method, coarse, rng):
         x_hat = (np.trunc(x / step + np.sign(x) * 0.5) * step).astype(np.float32)
     else:
         x_hat = x
-    return LayerSample(method, LAYERS[2][0], x, x_hat, token, boundary)
+    groups = group_sample(rng) if method == "cod-tdq-guarded" else None
+    return LayerSample(method, LAYERS[2][0], x, x_hat, token, boundary, groups)
+
+
+def group_sample(rng):
+    """Groups that the projection holds under tau = 1 and zr = 0.2."""
+    eta, rho0 = rng.uniform(0.2, 3, 256), rng.uniform(0, 1, 256)
+    numbers = (values.astype(np.float32) for values in (eta, eta.clip(max=1), rho0, rho0 / 5))
+    return GroupSample(1.0, 0.2, *numbers, boundary=(np.arange(256) % 4 == 0).astype(np.int8))
 
 
 def weight_sample(method, coarse, rng):

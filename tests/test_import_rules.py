@@ -19,7 +19,8 @@ ALLOWED = {
     "planning": {"quantizer"},
     "layers": {"native", "quantizer", "planning"},
     "convert": {"quantizer", "planning", "layers"},
-    "backends": {"native", "quantizer", "planning", "layers", "convert"},
+    "gpu": {"native", "quantizer"},
+    "backends": {"native", "quantizer", "planning", "layers", "convert", "gpu"},
     "checkpoint": {"quantizer", "planning", "layers", "convert"},
     "models": {"weights"},
     "weights": set(),
@@ -77,6 +78,8 @@ ALLOWED = {
         "convert",
         "metrics",
         "layers",
+        "gpu",
+        "quantizer",
     },
     "doctor": {"models", "backends", "native"},
     "selection": {

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from codtdq.diagnosis.record import Histogram
+from codtdq.diagnosis.record import GroupSample, Histogram
 from codtdq.errors import ConfigError, DataError
 from codtdq.figures import (
     MaskRow,
+    before_and_after,
     draw_figures,
     failure_mechanism,
     figure_bytes,
@@ -21,8 +23,9 @@ from codtdq.figures import (
     token_ranges,
     weight_histograms,
 )
+from codtdq.figures.before_after import Bounded, falls
 from codtdq.figures.compared import naive_and_better, sampled_layers
-from codtdq.figures.layer_profile import running_median
+from codtdq.figures.layer_profile import SQNR_TOP, running_median
 from codtdq.figures.projection import share_beyond
 from codtdq.figures.token_ranges import token_maxima
 from codtdq.figures.weight_histograms import banded_counts
@@ -147,8 +150,6 @@ def test_share_beyond_leaves_the_bound_itself_out():
 
 
 def test_projection_reports_shares_of_pooled_groups(diagnosis):
-    from dataclasses import replace
-
     naive = diagnosis.method("w4a4")
     layer = replace(
         naive.layers[0],
@@ -171,6 +172,36 @@ def test_profile_draws_each_method_and_leaves_gaps(diagnosis):
     assert len(drawn) == 3 and all(np.isnan(values[-1]) for values in drawn)  # no token places
     with pytest.raises(DataError, match="nothing to draw"):
         layer_profile([diagnosis.method("fp32")])
+
+
+def test_profile_leaves_constant_inputs_out_and_cuts_sqnr(diagnosis):
+    naive = diagnosis.method("w4a4")
+    first, second, *_ = naive.layers
+    odd = [replace(first, c_g=1e11, sqnr_db=150.0), replace(second, c_g=3.0, sqnr_db=21.0)]
+    figure = layer_profile([replace(naive, layers=odd)])
+    c_g, sqnr = (list(figure.axes[index].get_lines()[0].get_ydata()) for index in (0, 7))
+    assert np.isnan(c_g[0]) and c_g[1] == 3.0
+    assert sqnr == [SQNR_TOP, 21.0]
+
+
+def test_before_and_after_prints_the_shares_beyond_the_bounds():
+    labels = np.array([0, 0, 0, 0, 1, 1, -1], np.int8)
+    groups = GroupSample(
+        tau=1.0, zr=0.2, boundary=labels,
+        eta_before=np.array([0.5, 2, 2, 2, 0.5, 2, 9], np.float32),
+        eta_after=np.array([0.5, 1, 1, 1, 0.5, 1, 1], np.float32),
+        rho0_before=np.array([0.3, 0.3, 0.3, 0.1, 0.5, 0.5, 1], np.float32),
+        rho0_after=np.array([0.3, 0.2, 0.2, 0.1, 0.2, 0.5, 1], np.float32),
+    )  # fmt: skip
+    one = Bounded("ours", "some.layer", groups)
+    left, right = (axes.get_xlabel() for axes in before_and_after([one]).axes)
+    assert "non-boundary 75.0 → 0.0 %" in left and " boundary 50.0 → 0.0 %" in left
+    assert "non-boundary 75.0 → 25.0 %" in right and " boundary 100.0 → 50.0 %" in right
+    assert falls(one).endswith(
+        "η > τ from 75.00 % to 0.00 %, with ρ₀ > zr from 75.00 % to 25.00 %."
+    )
+    with pytest.raises(DataError, match="nothing to draw"):
+        before_and_after([])
 
 
 def test_running_median_ignores_spikes_and_gaps():
@@ -207,8 +238,8 @@ def test_token_maxima_and_erased_tokens(diagnosis):
 
 def test_a_diagnosis_fills_every_figure_and_nothing_overlaps_its_name(diagnosis):
     names = [drawn.name for drawn in draw_figures(diagnosis)]
-    assert names == ["failure-mechanism", "token-ranges", "projection", "layer-profile", "masks",
-                     "weights-backbone.stages.0.attn.qkv"]  # fmt: skip
+    assert names == ["failure-mechanism", "token-ranges", "before-after", "projection",
+                     "layer-profile", "masks", "weights-backbone.stages.0.attn.qkv"]  # fmt: skip
 
 
 def test_figures_without_their_data_are_left_out(diagnosis):

@@ -1,6 +1,8 @@
 """Activations of the epilogue against float64, and the setting for the C library's memory."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,7 +10,6 @@ from engine_cases import SETS, instruction_set, needs_engine
 from torch import nn
 
 import codtdq
-from codtdq import native
 from codtdq.backends import use_backend
 
 pytestmark = needs_engine
@@ -53,6 +54,11 @@ def test_relu_and_what_is_not_finite(name):
 
 
 def test_keeping_memory():
-    assert native.keep_memory() is True
-    with native.disabled():
-        assert native.keep_memory() is False
+    """In a process of its own: the setting stays."""
+    code = """
+from codtdq import native
+assert native.keep_memory() is True
+with native.disabled():
+    assert native.keep_memory() is False
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

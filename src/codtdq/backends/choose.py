@@ -76,6 +76,7 @@ def use_backend(
     for operator in operators.values():
         operator.backend = operator.executor = None
         operator.channels_last = False
+        operator.device_type = gpu.target().type if record.name == "triton" else "cpu"
     if record.name == "cpu":
         record = _go_native(model, operators, record.reason, example)
     elif record.name == "triton":
@@ -86,10 +87,13 @@ def use_backend(
 
 
 def _go_native(
-    model: nn.Module, operators: dict[str, QuantOperator], reason: str, example: Any | None
-) -> BackendRecord:
+    model: nn.Module, operators: dict[str, QuantOperator], reason: str, example: Any | None,
+    engine: Any = cpu,
+) -> BackendRecord:  # fmt: skip
+    on_cpu = engine is cpu
+    fits = obstacle if on_cpu else triton.obstacle
     obstacles = {
-        name: obstacle(operator.site, operator, operator.compute_dtype)
+        name: fits(operator.site, operator, operator.compute_dtype)
         for name, operator in operators.items()
     }
     fallbacks = {name: why for name, why in obstacles.items() if why is not None}
@@ -98,7 +102,6 @@ def _go_native(
     declared = getattr(getattr(model, "info", None), "channels_last", False)
     for operator in native.values():
         operator.channels_last = declared
-        operator.device_type = "cpu" if on_cpu else gpu.target().type
         operator.executor = engine.executor_for(operator)
         operator.backend = engine.executor_for
     return BackendRecord(

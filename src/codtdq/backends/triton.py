@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.backends.cpu import folded, sides
+from codtdq.backends.fit import padding_of
 from codtdq.backends.fusion import activation_of
 from codtdq.gpu import device
 from codtdq.gpu.weights import SLAB, GpuWeights, group_obstacle, weight_group_obstacle
@@ -32,19 +33,19 @@ def describe() -> str:
     return device.describe()
 
 
-def obstacle(operator: QuantOperator) -> str | None:
-    """Why an operator stays simulated, or None if there is a kernel for it."""
-    site, act = operator.site, operator.site.activation
+def obstacle(site: Site, operator: nn.Module, compute_dtype: torch.dtype) -> str | None:
+    """Why an operator, float or quantized, stays simulated; None if there is a kernel for it."""
+    act = site.activation
     if site.weight is None:
         return "its weight stays float"
     if site.weight.bits > 4:
         return f"its weight has {site.weight.bits} bits, more than 4"
     if act is None:
         return "its input stays float"
-    if operator.compute_dtype is not torch.float32:
+    if compute_dtype is not torch.float32:
         return "compute_dtype is not fp32"
     if isinstance(operator, nn.Conv2d | nn.Conv1d):
-        if operator.padding_mode != "zeros" or isinstance(operator.padding, str):
+        if operator.padding_mode != "zeros" or padding_of(operator) is None:
             return f"padding {operator.padding_mode} {operator.padding}"
         if operator.groups > 1 and site.kind != "depthwise":
             return f"a convolution in {operator.groups} groups"
@@ -73,7 +74,8 @@ class _Kernels:
     """What the two kinds of operator share: their input, their epilogue, their shapes."""
 
     def __init__(self, operator: QuantOperator) -> None:
-        from codtdq.gpu import products  # Triton is imported here, not with the package
+        # Triton is imported here, not with the package; `operators` registers torch's names
+        from codtdq.gpu import operators, products  # noqa: F401
 
         # no reference to the operator, which owns this: its memory goes with it at once
         assert operator.site.activation is not None
@@ -99,13 +101,31 @@ class _Kernels:
         raise NotImplementedError
 
     def _codes(self, x: Tensor) -> Any:
-        return self._encode(x) if self._shared is None else self._shared.codes(x, self._encode)
+        if self._shared is None or torch.compiler.is_compiling():
+            return self._encode(x)
+        return self._shared.codes(x, self._encode)
 
     def _encode(self, x: Tensor) -> Any:
-        if self._act.mode == "per_token_group":
-            return self._products.encode_groups(x, self._act)
-        radius, step = shared_range(x, self._act, self._fixed)
-        return self._products.encode_fixed(x, self._act.bits, radius, step)
+        act, kernels = self._act, self._kernels(x)
+        if act.mode == "per_token_group":
+            if kernels is self._products:
+                return kernels.encode_groups(x, act)
+            guarded = act.projection == "guarded"
+            codes, step, _ = kernels.encode_groups(
+                x, act.group_size, act.bits, act.group_size, act.literal, guarded, act.percentile,
+                act.tau, act.zero_ratio,
+            )  # fmt: skip
+            return self._products.Codes(codes, step, act.group_size, act.bits)
+        radius, step = shared_range(x, act, self._fixed)
+        if kernels is self._products:
+            return kernels.encode_fixed(x, act.bits, radius, step)
+        codes, _ = kernels.encode_fixed(x, SLAB, act.bits, radius, step)
+        return self._products.Codes(codes, step, SLAB, act.bits)
+
+    def _kernels(self, x: Tensor) -> Any:
+        """The functions, or the same under torch's names for a compiler to see."""
+        compiling = torch.compiler.is_compiling() and x.device.type == "cuda"
+        return torch.ops.codtdq if compiling else self._products
 
 
 class _Product(_Kernels):
@@ -124,12 +144,16 @@ class _Product(_Kernels):
         )
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        if self._fused:
-            return self._products.fused_linear(
-                x, self._act, self._weights, self._bias, self._activation
-            )
+        kernels, weights = self._kernels(x), self._weights
+        if self._fused and kernels is self._products:
+            return self._products.fused_linear(x, self._act, weights, self._bias, self._activation)
         codes = self._codes(x)
-        return self._products.product(codes, self._weights, window, self._bias, self._activation)
+        if kernels is self._products:
+            return kernels.product(codes, weights, window, self._bias, self._activation)
+        return kernels.product(
+            codes.codes, codes.step, _none(codes), codes.bits, weights.packed, weights.scales,
+            weights.shape, weights.group, 0, *window, self._bias, self._activation,
+        )  # fmt: skip
 
 
 class _Depthwise(_Kernels):
@@ -141,8 +165,18 @@ class _Depthwise(_Kernels):
         self._taps = weight.flatten(2).squeeze(1).t().contiguous()  # [T, C]
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        codes = self._codes(x)
-        return self._products.depthwise(codes, self._taps, window, self._bias, self._activation)
+        codes, kernels = self._codes(x), self._kernels(x)
+        if kernels is self._products:
+            return kernels.depthwise(codes, self._taps, window, self._bias, self._activation)
+        return kernels.depthwise(
+            codes.codes, codes.step, _none(codes), codes.bits, codes.group, self._taps, *window,
+            self._bias, self._activation,
+        )  # fmt: skip
+
+
+def _none(codes: Any) -> Tensor:
+    """Sums of codes, which only the native engine's products read."""
+    return codes.codes.new_empty(0, dtype=torch.int32)
 
 
 def shared_range(x: Tensor, act: ActivationSpec, fixed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for file in args.imports:
             import_file(file)
-        keep_memory()
+        if argv is None:  # the process is this command's own
+            keep_memory()
         return run(args) or 0
     except CodtdqError as error:
         return _fail(args.verb, " ".join(str(error).split()), 2)

@@ -14,7 +14,7 @@ from codtdq.data.sample import Sample
 from codtdq.data.transforms import to_input
 from codtdq.diagnosis.archive import Archive
 from codtdq.diagnosis.boundary import BoundaryProtocol, boundary_band
-from codtdq.diagnosis.gallery import Exhibit, hang, sampled_layers, worst_layers
+from codtdq.diagnosis.gallery import Exhibit, hang
 from codtdq.diagnosis.listening import listening
 from codtdq.diagnosis.record import (
     Diagnosis,
@@ -24,6 +24,7 @@ from codtdq.diagnosis.record import (
     WeightSample,
 )
 from codtdq.diagnosis.survey import Labels, Survey
+from codtdq.diagnosis.telling import SAMPLED_LAYERS, bounded_layer, telling_layers
 from codtdq.diagnosis.tokens import TokenMaps, token_maps
 from codtdq.diagnosis.weights import sampled_weights, weight_records, weight_samples
 from codtdq.errors import ConfigError, DataError
@@ -81,7 +82,8 @@ def diagnose(
         else:
             done = apply_method(model, name, calibration, seed=seed, budget=budget)
             records.append(run.method(done, name, method_info(name).title))
-    shown, sampled = worst_layers(records), sampled_layers(records)
+    shown = telling_layers(records, run.exhibits, maps)
+    sampled = dict.fromkeys([*shown[:SAMPLED_LAYERS], bounded_layer(run.samples)])
     return Diagnosis(
         model=info_of(model, 1).name,
         dataset=dataset.name,
@@ -100,8 +102,8 @@ def diagnose(
         provenance=provenance(model),
         command=command,
         unmapped=maps.unmapped,
-        gallery=[hang(exhibit, shown, maps) for exhibit in run.exhibits],
-        samples=[sample for sample in run.samples if sample.layer in sampled],
+        gallery=[hang(exhibit, shown, maps) for exhibit in run.exhibits[:keep_images]],
+        samples=[sample for layer in sampled for sample in run.samples if sample.layer == layer],
         weight_samples=run.weight_samples,
     )
 
@@ -170,7 +172,7 @@ class _Run:
         if sample.mask is None:
             raise DataError(f"{sample.name} has no mask; a diagnosis needs ground truth")
         band = boundary_band(sample.mask, self.protocol.r_in, self.protocol.r_out)
-        if len(self.exhibits) == index < self.keep:
+        if len(self.exhibits) == index < max(self.keep, 1):  # one at least, to choose layers by
             self.exhibits.append(Exhibit(sample, band))
         exhibit = self.exhibits[index] if index < len(self.exhibits) else None
         survey.start(sample.name, Labels(band, self.maps, self.protocol), exhibit)

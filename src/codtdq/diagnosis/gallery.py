@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codtdq.data.sample import Sample
+from codtdq.diagnosis.before_after import group_sample
 from codtdq.diagnosis.groups import Observation
-from codtdq.diagnosis.record import GalleryItem, LayerSample, MethodRecord
+from codtdq.diagnosis.record import GalleryItem, LayerSample
 from codtdq.diagnosis.tokens import TokenMaps
 
 SAMPLE_TOKENS, SAMPLE_CHANNELS = 128, 32  # at most so many of one input, evenly spaced
-SHOWN_LAYERS = 3  # zeroed-evidence maps per image and method
-SAMPLED_LAYERS = 2
-MIN_TOKENS = 256  # of a layer that is sampled, if there is one
 
 
 @dataclass
@@ -56,68 +54,29 @@ def subsample(method: str, layer: str, seen: Observation) -> LayerSample:
         x_hat=pick(seen.x_hat),
         token=tokens.repeat_interleave(width).numpy(),
         boundary=labels[tokens].repeat_interleave(width).to(torch.int8).numpy(),
+        groups=group_sample(seen),
     )
 
 
-def worst_layers(methods: list[MethodRecord], count: int = SHOWN_LAYERS) -> list[str]:
-    """Layers with the highest rho_0 on boundaries, on average over the quantized methods.
-
-    One per token grid, so that the pictures show coarse and fine losses alike.
-    """
-    means, grids = _boundary_losses(methods), _grids(methods)
-    by_grid: dict[tuple[int, int] | None, str] = {}
-    for layer in sorted(means, key=lambda layer: (-means[layer], layer)):
-        by_grid.setdefault(grids[layer], layer)
-    return list(by_grid.values())[:count]
-
-
-def sampled_layers(methods: list[MethodRecord]) -> list[str]:
-    """Two layers with tokens enough for a histogram.
-
-    The one with the worst boundary rho_0, and the Linear with the largest disparity in FP32.
-    """
-    grids, means = _grids(methods), _boundary_losses(methods)
-    cells = {name: 0 if grid is None else grid[0] * grid[1] for name, grid in grids.items()}
-    enough = min(MIN_TOKENS, max(cells.values(), default=0))
-    fine = [name for name in means if cells[name] >= enough]
-    names = sorted(fine, key=lambda name: (-means[name], name))[:1]
-    wide = [
-        (layer.disparity, layer.name)
-        for record in methods
-        for layer in record.layers
-        if layer.mode == "float" and layer.kind == "linear" and cells[layer.name] >= enough
-    ]
-    defined = [(value, name) for value, name in wide if value == value and name not in names]
-    return names + [name for _, name in sorted(defined, reverse=True)[: SAMPLED_LAYERS - 1]]
-
-
-def _boundary_losses(methods: list[MethodRecord]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for record in methods:
-        for layer in record.layers:
-            if layer.boundary is not None and layer.mode != "float":
-                found.setdefault(layer.name, []).append(layer.boundary.rho0)
-    return {name: sum(values) / len(values) for name, values in found.items()}
-
-
-def _grids(methods: list[MethodRecord]) -> dict[str, tuple[int, int] | None]:
-    return {layer.name: layer.grid for record in methods for layer in record.layers}
+def _paint(exhibit: Exhibit, method: str, layer: str, maps: TokenMaps) -> Tensor | None:
+    """Zeroed evidence of one layer on the image, float [H, W] of 0 to 255; None if unknown."""
+    found, token_map = exhibit.zeroed.get(method, {}).get(layer), maps.get(layer, 0)
+    if found is None or token_map is None or len(found) != len(token_map.boxes):
+        return None
+    height, width = exhibit.band.shape
+    return token_map.paint(torch.from_numpy(found).float(), maps.table, (height, width))
 
 
 def hang(exhibit: Exhibit, layers: list[str], maps: TokenMaps) -> GalleryItem:
     """Put the zeroed evidence of some layers on the image."""
     mask = exhibit.sample.mask
     assert mask is not None
-    size = (mask.shape[0], mask.shape[1])
-    painted: dict[str, dict[str, NDArray[np.uint8]]] = {}
-    for method, found in exhibit.zeroed.items():
-        painted[method] = {}
+    painted: dict[str, dict[str, NDArray[np.uint8]]] = {method: {} for method in exhibit.zeroed}
+    for method, shown in painted.items():
         for layer in layers:
-            token_map = maps.get(layer, 0)
-            if layer in found and token_map is not None:
-                values = torch.from_numpy(found[layer]).float()
-                canvas = token_map.paint(values, maps.table, size)
-                painted[method][layer] = canvas.to(torch.uint8).numpy()
+            canvas = _paint(exhibit, method, layer, maps)
+            if canvas is not None:
+                shown[layer] = canvas.to(torch.uint8).numpy()
     return GalleryItem(
         name=exhibit.sample.name,
         image=exhibit.sample.image,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from codtdq.diagnosis.boundary import BOUNDARY, ELSEWHERE
 from codtdq.quantizer import ActivationResult
 from codtdq.quantizer.affine import STD_EPS
 from codtdq.quantizer.grouping import Groups
@@ -24,7 +26,13 @@ Floats = NDArray[np.floating]
 
 MEDIAN_TOKENS = 64  # D(X) takes its medians over at most so many evenly spaced tokens
 CONSTANT = 2 * STD_EPS  # a smaller deviation is that of a constant group, which has no eta
-FLAT = 1e-6  # variance over power under which float32 sums cannot tell a token from a constant
+# Variance over power under which sums in float32 lose digits that the deviation needs.
+FLAT = 0.1
+# What is summed over groups. The first rows are also wanted by token, so they lie together.
+SUMS = "step x live lost signal noise magnitude rho0 eta defined groups".split()
+_BY_TOKEN = 5
+KEPT_MARKS = 8  # labels of grids that are looked at in turn
+_NAN = np.float32(math.nan)
 
 
 @dataclass(frozen=True)
@@ -47,33 +55,24 @@ class Observation:
         return self.result is not None and self.result.spec.mode == "per_token_group"
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Sums over the channels of each token [N], and statistics of the groups in it [N, K]."""
+class Measured(NamedTuple):
+    """One input in numbers. G = N * K groups: K parts of each token, or the tokens (K = 1)."""
 
     channels: int
-    sum: Floats
-    magnitude: Floats  # sum of |x|
-    peak: Floats  # max |x|
-    signal: Floats  # sum of x^2
-    noise: Floats  # sum of (x - x_hat)^2
-    live: Floats  # [N, K], elements that are not zero
-    lost: Floats  # [N, K], those of them that became zero
-    rho0: Floats  # [N, K]
-    step: Floats  # [N, K], or a number that all share; NaN where a scheme has no step
-    eta: Floats  # [N, K]; NaN for constant groups
-    sigma: Floats  # [N, K]
+    parts: int  # K
+    sums: NDArray[np.float32]  # [SUMS, G]; see `Observer.observe`
+    sigma: Floats  # [G]
+    eta: Floats  # [G]; NaN for constant groups
+    clip: Floats  # [G]; 0 where the groups are not the quantizer's
+    peak: Floats  # max |x| of each token, [N]
+    token_eta: Floats  # mean step of each token over its deviation, [N]
+    token_rho0: Floats  # [N]
+    products: tuple[float, float]  # sums of x_hat^2 and x x_hat
 
-    def mean_step(self) -> Floats:
-        """Mean step of each token."""
-        return self.step if self.step.shape[1] == 1 else self.step.mean(1, keepdims=True)
-
-    def token_eta(self) -> Floats:
-        """Eta of whole tokens: their mean step over their deviation, [N]."""
-        if self.eta.shape[1] == 1:
-            return self.eta[:, 0]
-        sigma = token_sigma(self.sum, self.signal, self.channels)
-        return self.mean_step()[:, 0] / sigma
+    def of(self, name: str) -> NDArray[np.float32]:
+        """One row of the sums: [G]."""
+        row: NDArray[np.float32] = self.sums[SUMS.index(name)]
+        return row
 
 
 class Observer:
@@ -81,50 +80,94 @@ class Observer:
 
     def __init__(self) -> None:
         self._buffer: NDArray[np.float32] = np.empty(0, np.float32)
+        self._one: NDArray[np.float32] = np.ones(1024, np.float32)
+        self._marks: dict[tuple[int, int], tuple[Tensor | None, NDArray[np.float64]]] = {}
 
-    def observe(self, seen: Observation) -> Tokens:
-        """Measure one input."""
-        x, x_hat, result = seen.x, seen.x_hat, seen.result
-        tokens, channels = x.shape
-        own = result is not None and result.spec.mode == "per_token_group"
-        size = min(result.spec.group_size, channels) if own and result else channels
-        live, kept = self._nonzero(x, size), self._nonzero(x_hat, size)
+    def marks(self, labels: Tensor | None, tokens: int, parts: int) -> NDArray[np.float64]:
+        """1 for each group, those of boundary-heavy tokens, those of non-boundary ones: [3, G].
+
+        Operators on the same grid share their labels, so the last ones are kept.
+        """
+        key = (-tokens if labels is None else id(labels), parts)
+        if key not in self._marks:
+            if len(self._marks) == KEPT_MARKS:
+                self._marks.clear()
+            marks = np.zeros((3, tokens * parts))
+            marks[0] = 1
+            if labels is not None:
+                of_groups = np.repeat(labels.numpy(), parts)
+                np.equal(of_groups, BOUNDARY, out=marks[1])
+                np.equal(of_groups, ELSEWHERE, out=marks[2])
+            self._marks[key] = labels, marks  # labels that are kept cannot lend others their id
+        return self._marks[key][1]
+
+    def observe(self, seen: Observation) -> Measured:
+        """Measure one input.
+
+        Rows of the sums, for each group: step (NaN where a scheme has none); sum of x; elements
+        that are not zero; those of them that became zero; sums of x^2, (x - x_hat)^2 and |x|;
+        rho_0; eta (0 for constant groups, which have none); 1 if there is an eta; 1.
+        Sums along groups are products with a vector of ones, several times faster than reductions
+        of such short rows.
+        """
+        result, (tokens, channels) = seen.result, seen.x.shape
+        size = min(result.spec.group_size, channels) if seen.grouped and result else channels
+        x, x_hat = _rows(seen.x, size), _rows(seen.x_hat, size)
+        space, ones = self._space(x.shape), self._ones(size)
+        array, work = x.numpy(), space.numpy()
+        table = np.empty((len(SUMS), len(x)), np.float32)
+        step, total, live, lost, signal, noise, magnitude, rho0, eta, defined, groups = table
+        groups.fill(1)
+        np.matmul(array, ones, out=total)
+        np.einsum("gn,gn->g", array, array, out=signal)
+        np.matmul(torch.ne(x, 0, out=space).numpy(), ones, out=live)
         if result is None:  # other schemes may move a zero; the quantizer's grids hold it
-            kept = ((x_hat != 0) & (x != 0)).sum(1, dtype=torch.float32).numpy()[:, None]
-        lost = live - kept
-        rho0 = lost / np.maximum(live, 1)
-        magnitude = torch.abs(x, out=self._space(x.shape))
-        magnitudes, peak = magnitude.sum(1).numpy(), magnitude.amax(1).numpy()
-        noise = torch.sub(x, x_hat, out=self._space(x.shape)).numpy()
-        total, array = x.sum(1).numpy(), x.numpy()
-        signal = np.einsum("nc,nc->n", array, array)
-        if own and result is not None:
-            step = result.step.numpy().reshape(tokens, -1)
-            if _short(result, channels):
-                sigma = group_std(Groups(x[:, None], None)).numpy()
-            else:
-                sigma = result.sigma.numpy().reshape(tokens, -1)
-            eta = np.where(sigma < CONSTANT, np.float32(math.nan), step / sigma)
-            if result.spec.literal:  # counts padding and zeros as well
-                rho0 = result.zero_mass.numpy().reshape(tokens, -1)
+            torch.logical_and(x, x_hat, out=space)
         else:
-            mean = math.nan if result is None else float(result.step.mean())
-            step = np.full((1, 1), mean, np.float32)
-            sigma = token_sigma(total, signal, channels)[:, None]
-            eta = step / sigma
-        return Tokens(
+            torch.ne(x_hat, 0, out=space)
+        np.matmul(work, ones, out=lost)
+        np.subtract(live, lost, out=lost)
+        np.divide(lost, np.maximum(live, 1), out=rho0)
+        torch.sub(x, x_hat, out=space)
+        np.einsum("gn,gn->g", work, work, out=noise)
+        torch.abs(x, out=space)
+        np.matmul(work, ones, out=magnitude)
+        peaks = space.amax(1)
+        counts = _counts(tokens, channels, size)
+        if seen.grouped and result is not None:
+            step[:] = result.step.numpy().reshape(-1)
+            if result.spec.literal:  # counts padding and zeros as well
+                sigma, clip = result.sigma.numpy().reshape(-1), result.clip_rate.numpy()
+                rho0[:] = result.zero_mass.numpy().reshape(-1)
+            else:
+                sigma = _deviation(x, total, signal, counts)
+                clip = _clipped(space, peaks > result.radius.view(-1), result.radius, ones)
+                clip /= counts
+        else:
+            step.fill(math.nan if result is None else float(result.step.mean()))
+            sigma, clip = _deviation(x, total, signal, counts), np.zeros(1, np.float32)
+        found = np.divide(step, sigma, out=eta)
+        np.greater_equal(sigma, CONSTANT if result is not None else math.inf, out=defined)
+        if not defined.all():
+            found = np.where(defined, eta, _NAN)
+            eta[defined == 0] = 0
+        token_eta, token_rho0 = found, rho0
+        parts = len(x) // tokens
+        if parts > 1:
+            peaks = peaks.view(tokens, parts).amax(1)
+            by_token = np.matmul(table[:_BY_TOKEN].reshape(-1, parts), self._ones(parts))
+            token_eta, token_rho0 = _of_tokens(by_token.reshape(_BY_TOKEN, -1), channels, parts)
+        return Measured(
             channels=channels,
-            sum=total,
-            magnitude=magnitudes,
-            peak=peak,
-            signal=signal,
-            noise=np.einsum("nc,nc->n", noise, noise),
-            live=live,
-            lost=lost,
-            rho0=rho0,
-            step=step,
-            eta=eta,
+            parts=parts,
+            sums=table,
             sigma=sigma,
+            eta=found,
+            clip=clip.reshape(-1),
+            peak=peaks.numpy(),
+            token_eta=token_eta,
+            token_rho0=token_rho0,
+            products=_products(array, x_hat.numpy()),
         )
 
     def channels(self, seen: Observation) -> tuple[Floats, Floats]:
@@ -133,55 +176,100 @@ class Observer:
         The numbers are the result's own, whose properties walk the channels against the memory's
         order.
         """
-        result = seen.result
+        result, space = seen.result, self._space(seen.x.shape)
         assert result is not None
-        live = torch.ne(seen.x, 0, out=self._space(seen.x.shape)).sum(0)
-        kept = torch.ne(seen.x_hat, 0, out=self._space(seen.x.shape)).sum(0)
-        magnitude = torch.abs(seen.x, out=self._space(seen.x.shape))
-        clipped = bool((magnitude.amax(0) > result.radius).any())
-        clip = result.clip_rate if clipped else torch.zeros_like(live)
-        return ((live - kept) / live.clamp(min=1)).numpy(), clip.numpy()
+        ones = self._ones(len(space))
+        live = np.matmul(ones, torch.ne(seen.x, 0, out=space).numpy())
+        kept = np.matmul(ones, torch.ne(seen.x_hat, 0, out=space).numpy())
+        torch.abs(seen.x, out=space)
+        over = np.zeros_like(live)
+        if bool((space.amax(0) > result.radius).any()):
+            over = np.matmul(ones, torch.gt(space, result.radius, out=space).numpy())
+        return (live - kept) / np.maximum(live, 1), over / np.float32(len(space))
 
-    def clip_rate(self, seen: Observation) -> Floats:
-        """Clip rate of token groups, the result's own: float32 [N, K]."""
-        result, channels = seen.result, seen.x.shape[1]
-        assert result is not None
-        if not _short(result, channels):
-            return result.clip_rate.numpy()
-        space = self._space(seen.x.shape)
-        radius = result.radius.reshape(-1, 1)
-        over = torch.gt(torch.abs(seen.x, out=space), radius, out=space)
-        return (over.sum(1) / channels).numpy()
+    def share_beyond(self, seen: Observation, radius: float) -> float:
+        """Share of all elements outside one radius."""
+        magnitude = torch.abs(seen.x, out=self._space(seen.x.shape))
+        return np.count_nonzero(magnitude.numpy() > radius) / magnitude.numel()
 
     def _space(self, shape: torch.Size) -> Tensor:
         count = shape.numel()
         if self._buffer.size < count:
             self._buffer = np.empty(count, np.float32)
-        return torch.from_numpy(self._buffer[:count]).view(shape)
+        return torch.from_numpy(self._buffer[:count].reshape(shape))
 
-    def _nonzero(self, x: Tensor, size: int) -> Floats:
-        """Elements of each group that are not zero: float32 [N, K]."""
-        short = -x.shape[1] % size
-        groups = (F.pad(x, (0, short)) if short else x).reshape(len(x), -1, size)
-        # as floats, which add up several times faster than booleans
-        return torch.ne(groups, 0, out=self._space(groups.shape)).sum(-1).numpy()
+    def _ones(self, count: int) -> NDArray[np.float32]:
+        if len(self._one) < count:
+            self._one = np.ones(count, np.float32)
+        return self._one[:count]
 
 
-def _short(result: ActivationResult, channels: int) -> bool:
-    """Whether a token is one group that the quantizer fills up with padding.
+def _rows(x: Tensor, size: int) -> Tensor:
+    """Tokens [N, C] as groups [N * K, size]; zeros fill the last group of each token."""
+    short = -x.shape[1] % size
+    return (F.pad(x, (0, short)) if short else x).reshape(-1, size)
 
-    Padding takes part in no statistic, but the result's properties carry it along: three
-    channels in a group of 32 cost ten times what they should.
+
+def _counts(tokens: int, channels: int, size: int) -> Floats | float:
+    """Elements of each group without padding: one number if all have as many, or [G]."""
+    if channels % size == 0:
+        return float(size)
+    counts = np.full((tokens, -(-channels // size)), size, np.float32)
+    counts[:, -1] = channels % size
+    return counts.reshape(-1)
+
+
+def _products(x: Floats, x_hat: Floats) -> tuple[float, float]:
+    flat, flat_hat = x.reshape(-1), x_hat.reshape(-1)
+    return float(np.dot(flat_hat, flat_hat)), float(np.dot(flat, flat_hat))
+
+
+def _clipped(magnitude: Tensor, some: Tensor, radius: Tensor, ones: Floats) -> Floats:
+    """Elements of each group [G, n] outside its radius: float32 [G]. Overwrites the magnitudes.
+
+    some: whether there is one, bool [G].
     """
-    return channels < result.spec.group_size and not result.spec.literal
+    count = np.zeros(len(some), np.float32)
+    found, radius = np.flatnonzero(some.numpy()), radius.view(-1, 1)
+    if 4 * found.size > len(count):
+        np.matmul(torch.gt(magnitude, radius, out=magnitude).numpy(), ones, out=count)
+    elif found.size:
+        beyond = magnitude.numpy()[found] > radius.numpy()[found]
+        count[found] = np.matmul(beyond.astype(np.float32), ones)
+    return count
 
 
-def token_sigma(total: Floats, signal: Floats, channels: int) -> Floats:
-    """Standard deviation of each token from its sums [N], float32; NaN for constant tokens."""
-    power = signal.astype(np.float64) / channels
-    variance = power - np.square(total.astype(np.float64) / channels)
-    variance[variance <= FLAT * power] = math.nan
-    return np.sqrt(variance).astype(np.float32)
+def _deviation(
+    x: Tensor, total: Floats, signal: Floats, counts: Floats | float
+) -> NDArray[np.float32]:
+    """Standard deviation of each group [G], plus 1e-12: that of the quantizer, from its sums.
+
+    Where the mean outweighs it so much that the sums are not precise enough, the quantizer's own
+    function looks at the elements again.
+    """
+    squares = np.square(total)
+    squares /= counts
+    np.subtract(signal, squares, out=squares)  # about the mean
+    flat = np.flatnonzero(squares <= np.float32(FLAT) * signal)
+    np.maximum(squares, 0, out=squares)
+    squares /= counts
+    sigma: NDArray[np.float32] = np.sqrt(squares, out=squares)
+    sigma += np.float32(STD_EPS)
+    if flat.size:
+        flat = flat[signal[flat] > 0]  # groups of zeros are done
+        valid = None
+        if isinstance(counts, np.ndarray):
+            valid = torch.arange(x.shape[1]) < torch.from_numpy(counts[flat])[:, None]
+        sigma[flat] = group_std(Groups(x[torch.from_numpy(flat)], valid)).numpy()
+    return sigma
+
+
+def _of_tokens(sums: Floats, channels: int, parts: int) -> tuple[Floats, Floats]:
+    """Eta and rho_0 [N] of tokens of several groups from the first rows of the sums [5, N]."""
+    step, total, live, lost, signal = sums
+    squares = signal - np.square(total) / channels  # about the mean
+    squares[squares <= 1e-6 * signal] = math.nan  # float32 cannot tell it from a constant
+    return step / (parts * np.sqrt(squares / channels)), lost / np.maximum(live, 1)
 
 
 def disparity(x: Tensor, peak: float) -> float:
@@ -191,7 +279,7 @@ def disparity(x: Tensor, peak: float) -> float:
     tokens, the maximum over all.
     """
     spacing = -(-len(x) // MEDIAN_TOKENS)
-    ordered = np.sort(np.abs(x[::spacing].numpy()), axis=1)
+    ordered = np.sort(np.abs(x.numpy()[::spacing]), axis=1)
     channels = ordered.shape[1]
     medians = np.sort(ordered[:, (channels - 1) // 2] + ordered[:, channels // 2])
     median = float(medians[(len(medians) - 1) // 2] + medians[len(medians) // 2]) / 4

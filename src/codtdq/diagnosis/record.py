@@ -21,6 +21,7 @@ from codtdq.errors import DataError
 
 FORMAT = 1
 NAN = math.nan
+CONSTANT_INPUT = 1e5  # radius over Std(X) from which X is constant but for rounding
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class LayerRecord:
     group_rho0: Histogram
     token_range: Histogram  # max |x| of a token
 
+    @property
+    def clip_factor(self) -> float:
+        """c_g, or NaN for a constant input: its deviation is rounding noise and c_g meaningless."""
+        return self.c_g if self.c_g < CONSTANT_INPUT else NAN
+
 
 @dataclass(frozen=True)
 class WeightRecord:
@@ -152,6 +158,21 @@ class GalleryItem:
 
 
 @dataclass(frozen=True)
+class GroupSample:
+    """Token groups of one input under the base radius and under the projected one; constant
+    groups, which have no eta, left out. Kept in memory only.
+    """
+
+    tau: float | None  # the bounds that the layer's quantizer has
+    zr: float | None
+    eta_before: NDArray[np.float32]  # [n]
+    eta_after: NDArray[np.float32]  # [n]
+    rho0_before: NDArray[np.float32]  # [n]
+    rho0_after: NDArray[np.float32]  # [n]
+    boundary: NDArray[np.int8]  # [n], as in LayerSample
+
+
+@dataclass(frozen=True)
 class LayerSample:
     """A subsample of one layer's input under one method; n elements, kept in memory only."""
 
@@ -161,6 +182,7 @@ class LayerSample:
     x_hat: NDArray[np.float32]  # [n]
     token: NDArray[np.int64]  # [n], index of the token, images counted on
     boundary: NDArray[np.int8]  # [n]: 1 boundary-heavy, 0 non-boundary, -1 neither or unknown
+    groups: GroupSample | None = None  # None: no token groups, or no bound on them
 
 
 @dataclass(frozen=True)

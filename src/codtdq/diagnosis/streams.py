@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +29,16 @@ class Streams:
     true value, and exact where all numbers are equal; 0 stands for everything under 2^-24.
     """
 
-    def __init__(self, names: str) -> None:
+    def __init__(self, names: str, shares: str | None = None) -> None:
+        """shares: the names that `share_histogram` may be asked for; None stands for all."""
         self.names = names.split()
         rows = len(self.names)
+        self._shared = set(self.names if shares is None else shares.split())
         self.count = np.zeros(rows, np.int64)
         self.total = np.zeros(rows)
         self.low, self.high = np.full(rows, np.inf), np.full(rows, -np.inf)
-        self.counts = np.zeros((rows, BINS + 1), np.int64)  # the last bin: not counted
-        self.shares = np.zeros((rows, SHARE_BINS + 1), np.int64)  # of numbers up to 1
+        self.counts = np.zeros((rows, BINS), np.int64)
+        self.shares = np.zeros((rows, SHARE_BINS), np.int64)  # of numbers up to 1
         self._waiting: list[Sequence[NDArray[np.floating]]] = []
         self._numbers = 0
 
@@ -50,33 +53,40 @@ class Streams:
             self.flush()
 
     def flush(self) -> None:
-        """Count what waits."""
+        """Count what waits, all series of the same length at once."""
         if not self._waiting:
             return
         rows = [[a.reshape(-1) for a in arrays] for arrays in zip(*self._waiting)]
-        sizes = [sum(a.size for a in arrays) for arrays in rows]
-        values = np.concatenate([a for arrays in rows for a in arrays])
         self._waiting, self._numbers = [], 0
-        starts = np.cumsum([0, *sizes[:-1]])
-        bins = (values.view(np.int32) >> _SHIFT) - _OFFSET
-        np.clip(bins, 0, BINS - 1, out=bins)
-        finite = np.isfinite(values)
-        bins[~finite] = BINS
-        self.low = np.minimum(
-            self.low, np.minimum.reduceat(np.where(finite, values, np.inf), starts)
-        )
-        self.high = np.maximum(
-            self.high, np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
-        )
-        values = np.where(finite, values, np.float32(0))
-        self.count += np.add.reduceat(finite, starts, dtype=np.int64)
-        self.total += np.add.reduceat(values, starts, dtype=np.float64)
-        row = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        _count(self.counts, row, bins)
-        # a share on an edge belongs to the bin above it
-        parts = np.clip(values * SHARE_BINS + 1e-5, 0, SHARE_BINS - 1).astype(np.int32)
-        parts[~finite] = SHARE_BINS
-        _count(self.shares, row, parts)
+        first = 0
+        for size, same in groupby(sum(a.size for a in arrays) for arrays in rows):
+            last = first + len(list(same))
+            values = np.concatenate([a for arrays in rows[first:last] for a in arrays])
+            self._take(first, values.reshape(-1, size))
+            first = last
+
+    def _take(self, first: int, values: NDArray[np.float32]) -> None:
+        """Count numbers [R, M] of the series from `first` on."""
+        total = np.add.reduce(values, axis=1, dtype=np.float64)
+        if not np.isfinite(total).all():  # some number is not; float64 holds any sum of float32
+            for row, numbers in enumerate(values, first):
+                finite = numbers[np.isfinite(numbers)]
+                if finite.size:
+                    self._take(row, finite[None])
+            return
+        rows = slice(first, first + len(values))
+        self.count[rows] += values.shape[1]
+        self.total[rows] += total
+        self.low[rows] = np.minimum(self.low[rows], np.minimum.reduce(values, axis=1))
+        self.high[rows] = np.maximum(self.high[rows], np.maximum.reduce(values, axis=1))
+        bins = values.view(np.int32) >> _SHIFT
+        bins -= _OFFSET
+        np.minimum(np.maximum(bins, 0, out=bins), BINS - 1, out=bins)
+        _count(self.counts[rows], bins)
+        for row in [row for row in range(rows.start, rows.stop) if self.names[row] in self._shared]:
+            # a share on an edge belongs to the bin above it
+            parts = np.minimum(values[row - first] * SHARE_BINS + 1e-5, SHARE_BINS - 1)
+            _count(self.shares[row : row + 1], parts.astype(np.int32)[None])
 
     def mean(self, name: str) -> float:
         """NaN of nothing."""
@@ -92,7 +102,7 @@ class Streams:
         if not count:
             return math.nan
         rank = max(1, math.ceil(share * count - 1e-9))
-        index = int(np.searchsorted(self.counts[row, :BINS].cumsum(), rank))
+        index = int(np.searchsorted(self.counts[row].cumsum(), rank))
         middle = (_edge(index) + _edge(index + 1)) / 2 if index else 0.0
         return min(max(middle, float(self.low[row])), float(self.high[row]))
 
@@ -108,7 +118,7 @@ class Streams:
     def histogram(self, name: str, low: int, high: int, per_octave: int) -> Histogram:
         """Counts from 2^low to 2^high; inside an octave the bins are equally wide."""
         self.flush()
-        counts = self.counts[self.names.index(name), :BINS]
+        counts = self.counts[self.names.index(name)]
         step = PER_OCTAVE // per_octave
         first, last = (low - _LOWEST) * PER_OCTAVE, (high - _LOWEST) * PER_OCTAVE
         inner = counts[first:last].reshape(-1, step).sum(1)
@@ -121,7 +131,7 @@ class Streams:
         """Counts of a series of shares in equal bins from 0 to 1."""
         self.flush()
         edges = [index / SHARE_BINS for index in range(SHARE_BINS + 1)]
-        return Histogram(edges, [int(count) for count in self.shares[self.names.index(name), :-1]])
+        return Histogram(edges, [int(count) for count in self.shares[self.names.index(name)]])
 
 
 class Mean:
@@ -142,10 +152,10 @@ class Mean:
         return self.total / self.count if self.count else math.nan
 
 
-def _count(counts: NDArray[np.int64], row: NDArray[np.int32], bins: NDArray[np.int32]) -> None:
-    """Add 1 to counts[row, bin] for each number."""
-    found = np.bincount(row * np.int32(counts.shape[1]) + bins, minlength=counts.size)
-    counts += found.reshape(counts.shape)
+def _count(counts: NDArray[np.int64], bins: NDArray[np.int32]) -> None:
+    """Add 1 to counts[row, bin] for each of the bins [R, M]; overwrites them."""
+    bins += np.arange(len(bins), dtype=np.int32)[:, None] * np.int32(counts.shape[1])
+    counts += np.bincount(bins.reshape(-1), minlength=counts.size).reshape(counts.shape)
 
 
 def _edge(index: int) -> float:

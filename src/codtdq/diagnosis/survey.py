@@ -36,7 +36,7 @@ class Labels:
         key = id(found)  # operators on the same grid share a map
         if key not in self._known:
             if found.boxes.shape[1] == 1 and not found.gaps:  # the usual case
-                self._known[key] = self._labels[found.boxes[:, 0]]
+                self._known[key] = self._labels.index_select(0, found.boxes[:, 0])
             else:
                 occupancy = found.occupancy(self._means, self._maps.areas)
                 self._known[key] = label(occupancy, self._protocol)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,9 +34,13 @@ def info_of(model: nn.Module, input_size: int | None = None) -> ModelInfo:
 
 
 def mask_logits(model: nn.Module, info: ModelInfo, inputs: Tensor) -> Tensor:
-    """Mask logits [B, 1, h, w] of inputs [B, 3, size, size], without gradients."""
+    """Mask logits [B, 1, h, w] of inputs [B, 3, size, size], without gradients, on the CPU.
+
+    Inputs go to where the model is.
+    """
+    tensor = next(itertools.chain(model.parameters(), model.buffers()), inputs)
     with torch.inference_mode():
-        return info.mask_logits(model(inputs))
+        return info.mask_logits(model(inputs.to(tensor.device))).cpu()
 
 
 def predict(

@@ -1,5 +1,6 @@
 """Figures from live measurements (extra `figures`: matplotlib). Nothing here computes a result."""
 
+from codtdq.figures.before_after import before_and_after
 from codtdq.figures.collection import NamedFigure, draw_figures
 from codtdq.figures.failure import failure_mechanism
 from codtdq.figures.files import figure_bytes, save_figure
@@ -13,6 +14,7 @@ from codtdq.figures.weight_histograms import weight_histograms
 __all__ = [
     "MaskRow",
     "NamedFigure",
+    "before_and_after",
     "draw_figures",
     "failure_mechanism",
     "figure_bytes",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from codtdq.diagnosis.record import Diagnosis
+from codtdq.figures.before_after import before_and_after, bounded_samples, falls
 from codtdq.figures.compared import naive_and_better, sampled_layers
 from codtdq.figures.failure import failure_mechanism
-from codtdq.figures.layer_profile import WINDOW, layer_profile
+from codtdq.figures.layer_profile import SQNR_TOP, WINDOW, layer_profile
 from codtdq.figures.mask_grid import MaskRow, mask_grid
 from codtdq.figures.projection import projection
 from codtdq.figures.token_ranges import token_ranges
@@ -50,6 +51,14 @@ def draw_figures(
             "of the boundary's activations, on a logarithmic axis.",
             token_ranges(diagnosis, layers[0]),
         )  # fmt: skip
+    bounded = bounded_samples(diagnosis)
+    if bounded:
+        yield NamedFigure(
+            "before-after", "Token groups before and after C1 and C2",
+            f"Input of {bounded[0].layer}, first image: the same groups under the base radius "
+            f"and the projected one. {' '.join(falls(one) for one in bounded)}",
+            before_and_after(bounded),
+        )  # fmt: skip
     if quantized:
         yield NamedFigure(
             "projection", "Step to dispersion and zero-bin mass over token groups",
@@ -59,7 +68,8 @@ def draw_figures(
         )  # fmt: skip
         yield NamedFigure(
             "layer-profile", "Diagnostics by layer",
-            f"Dots are layers, lines their running median over {WINDOW} layers.",
+            f"Dots are layers, lines their running median over {WINDOW} layers. Constant inputs "
+            f"have no c_g; layers of {SQNR_TOP} dB or more stand on the upper rim.",
             layer_profile(diagnosis.methods),
         )  # fmt: skip
     if diagnosis.gallery:

@@ -40,7 +40,7 @@ class Compared:
 def sampled_layers(diagnosis: Diagnosis) -> list[str]:
     """Layers of which two quantized methods or more keep a sample with boundary tokens.
 
-    The layer with the most tokens comes first: it shows most.
+    They come in the order of the samples, the most telling first.
     """
     usable = [
         s
@@ -48,9 +48,7 @@ def sampled_layers(diagnosis: Diagnosis) -> list[str]:
         if s.method != "fp32" and (s.boundary == 1).any() and (s.x != 0).any()
     ]
     names = [s.layer for s in usable]
-    tokens = {s.layer: len(np.unique(s.token)) for s in usable}
-    several = [name for name in dict.fromkeys(names) if names.count(name) >= 2]
-    return sorted(several, key=lambda name: -tokens[name])
+    return [name for name in dict.fromkeys(names) if names.count(name) >= 2]
 
 
 def naive_and_better(diagnosis: Diagnosis, layer: str) -> tuple[Compared, Compared]:

@@ -86,7 +86,7 @@ def _numbers(panels: list[Axes], diagnosis: Diagnosis, pair: tuple[Compared, Com
     titles = [one.method.title for one in pair]
     layers = [one.layer for one in pair]
     rows: list[tuple[str, list[float]]] = [
-        ("$c_g$", [math.nan if r is None else r.c_g for r in layers]),
+        ("$c_g$", [math.nan if r is None else r.clip_factor for r in layers]),
         (r"mean $\Delta$", [math.nan if r is None else r.step.mean for r in layers]),
         (r"boundary $\rho_0$",
          [math.nan if r is None or r.boundary is None else r.boundary.rho0 for r in layers]),

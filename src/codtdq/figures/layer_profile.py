@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINDOW = 7
+SQNR_TOP = 60  # dB: 8-bit and exact layers lie beyond and would flatten the rest
 Reading = Callable[[LayerRecord], float]
 
 
@@ -33,20 +34,22 @@ def _at_boundary(layer: LayerRecord) -> float:
 
 
 PANELS: tuple[tuple[str, str, Reading], ...] = (
-    ("clip radius over std, $c_g$", "log", lambda layer: layer.c_g),
+    ("clip radius over std, $c_g$", "log", lambda layer: layer.clip_factor),
     (r"step, mean $\Delta$", "log", lambda layer: layer.step.mean),
     (r"step to dispersion, mean $\eta$", "log", lambda layer: layer.eta.mean),
     (r"zero-bin mass, mean $\rho_0$", "linear", lambda layer: layer.rho0.mean),
     (r"$\rho_0$ of boundary tokens", "linear", _at_boundary),
     ("clip rate", "linear", lambda layer: layer.clip.mean),
     ("range disparity, D(X)", "log", lambda layer: layer.disparity),
-    ("SQNR (dB)", "linear", lambda layer: layer.sqnr_db),
+    (f"SQNR (dB), up to {SQNR_TOP}", "linear", lambda layer: min(layer.sqnr_db, SQNR_TOP)),
 )
 
 
 @styled
 def layer_profile(methods: Sequence[MethodRecord]) -> Figure:
     """Small multiples over the order of the forward pass; unknown values leave gaps.
+
+    A constant input has no c_g (its deviation is rounding noise). SQNR is cut at `SQNR_TOP`.
 
     Dots are layers, lines their running median over `WINDOW` layers: neighbouring layers differ
     too much for a line through all of them to be read.
@@ -63,8 +66,8 @@ def layer_profile(methods: Sequence[MethodRecord]) -> Figure:
             order = [layer.order for layer in layers]
             values = [_drawable(reading(layer), scale) for layer in layers]
             colour, style = paint[method.method], line_style(number)
-            axes.plot(order, values, linestyle="", marker=style["marker"], markersize=1.7,
-                      color=colour, alpha=0.4, markeredgewidth=0)  # fmt: skip
+            axes.plot(order, values, linestyle="", marker=style["marker"], markersize=1.5,
+                      color=colour, alpha=0.22, markeredgewidth=0)  # fmt: skip
             axes.plot(order, running_median(values), color=colour, linewidth=1.2,
                       linestyle=style["linestyle"], label=method.title)  # fmt: skip
         if scale == "log" and _any_value(axes):

@@ -36,6 +36,7 @@ class QuantOperator(nn.Module):
     listener: Callable[[nn.Module, ActivationResult], None] | None
     # a backend's function that makes an executor from the codes; None: simulated, here
     backend: Callable[[QuantOperator], Executor] | None = None
+    device_type = "cpu"  # of the inputs that the backend computes
     executor: Executor | None = None  # what it made; dropped whenever codes or scales may change
     # modules behind this operator whose work it does as well (a backend fused them; a tuple, so
     # that they stay where they are in the model), and a backend's codes of a shared input
@@ -130,7 +131,7 @@ class QuantOperator(nn.Module):
         """
         if self.backend is None or self.listener is not None or library.turned_off():
             return False
-        if not x.numel() or x.device.type != "cpu" or not self._fits(x):
+        if not x.numel() or x.device.type != self.device_type or not self._fits(x):
             return False
         if torch._C._get_tracing_state() or (self.followers and self.training):
             return False

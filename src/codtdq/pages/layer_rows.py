@@ -72,7 +72,7 @@ def row(layer: LayerRecord) -> dict[str, Any]:
         "sqnr": layer.sqnr_db,
         "cosine": layer.cosine,
         "disparity": layer.disparity,
-        "c_g": layer.c_g,
+        "c_g": layer.clip_factor,
         "radius": layer.radius.mean,
         "step": layer.step.mean,
         "sigma": layer.sigma.mean,

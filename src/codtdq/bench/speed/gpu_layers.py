@@ -47,7 +47,7 @@ class Survey:
     size: int
     launches: dict[str, list[Launch]] = field(default_factory=dict)  # by operator
     rest: list[TensorWork] = field(default_factory=list)
-    operators: int = 0
+    operators: tuple[str, ...] = ()  # all that are quantized
     fallbacks: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,7 +71,7 @@ def quantized_survey(name: str, batch: int, config: str = "cod-tdq") -> Survey:
         for place, operator in operators.items()
     }
     survey.fallbacks = {place: why for place, why in obstacles.items() if why is not None}
-    survey.operators = len(operators)
+    survey.operators = tuple(operators)
     native = {place: operators[place] for place in operators if place not in survey.fallbacks}
     for operator in operators.values():
         operator.device_type = "meta"

@@ -1,0 +1,47 @@
+"""Whether kernels can run here, and where. Nothing is initialized before it is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+INTERPRET = "TRITON_INTERPRET"  # Triton's own switch: "1" runs kernels on the CPU, for tests
+OLDEST = 80  # compute capability whose tensor cores multiply int8 as the kernels do
+EXTRA = "gpu"
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter takes the place of a device."""
+    return os.environ.get(INTERPRET) == "1"
+
+
+def unavailable_reason() -> str | None:
+    """Why no kernel can run, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return f"Triton is not installed: pip install 'codtdq[{EXTRA}]'"
+    if interpreted():
+        return None
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    found = capability()
+    if found < OLDEST:
+        return f"the device is sm_{found}; the kernels need sm_{OLDEST} or newer"
+    return None
+
+
+def capability() -> int:
+    """Compute capability of the current device: 89 for sm_89."""
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
+
+
+def target() -> torch.device:
+    """Where tensors must be for the kernels."""
+    return torch.device("cpu" if interpreted() else "cuda")
+
+
+def describe() -> str:
+    """The device in a few words."""
+    return "triton, interpreted" if interpreted() else f"triton, sm_{capability()}"

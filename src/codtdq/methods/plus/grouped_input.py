@@ -1,0 +1,63 @@
+"""Token groups: g consecutive channels of one token share a grid (Linear, dense convolutions).
+
+The channels are what these operators contract, so that the scale of a group leaves the sum once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from codtdq.layers.input_quantizers import InputQuantizer
+from codtdq.methods.plus.grid import quantize_groups, travelling_bits
+
+
+class TokenGroups(InputQuantizer):
+    """Asymmetric groups along the channels; the last group of a token may be short.
+
+    positions: tokens of an image, as calibration saw them: what the image's float32 is spread over.
+    """
+
+    kind = "plus-token-groups"
+
+    def __init__(
+        self,
+        bits: int,
+        group: int = 32,
+        trials: int = 1,
+        zero_weight: float = 0.0,
+        zero_point: str = "inside",
+        positions: int = 1,
+    ) -> None:
+        super().__init__()
+        self.code_bits, self.group, self.positions = bits, group, positions
+        self.trials, self.zero_weight = trials, zero_weight
+        self.zero_point = zero_point
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C]."""
+        images, positions, channels = tokens.shape
+        size = max(1, min(self.group, channels))
+        short = -channels % size
+        padded = F.pad(tokens, (0, short), mode="replicate") if short else tokens
+        values = quantize_groups(
+            padded.unflatten(-1, (-1, size)), self.code_bits, trials=self.trials,
+            zero_weight=self.zero_weight, zero_point=self.zero_point,
+        )  # fmt: skip
+        return values.reshape(images, positions, channels + short)[..., :channels]
+
+    def bits(self, channels: int) -> float:
+        """Codes, scale and zero-point of every group, and the image's float32."""
+        return travelling_bits(
+            self.code_bits, channels, self.positions, self.group, self.zero_point
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All constructor arguments."""
+        return {
+            "bits": self.code_bits, "group": self.group, "trials": self.trials,
+            "zero_weight": self.zero_weight, "zero_point": self.zero_point,
+            "positions": self.positions,
+        }  # fmt: skip

@@ -1,0 +1,97 @@
+"""One operator: from moments of its data to codes, scales and a bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.layers.weight_stores import WeightStore
+from codtdq.methods.plus.moments import DAMPING, Moments
+from codtdq.methods.plus.rounding import (
+    compensated_codes,
+    nearest_codes,
+    refine,
+    search_scales,
+)
+from codtdq.methods.plus.weight_groups import GroupedWeight, group_index, weight_rows
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """How weights are settled."""
+
+    bits: int
+    group: int = 32
+    compensate: bool = True  # GPTQ; else to nearest
+    sweeps: int = 2  # of coordinate descent
+    ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # of shifted targets; empty: the weight itself
+    correct_bias: bool = True
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The result, and its mean squared output errors on held-out images (if there are any)."""
+
+    store: WeightStore
+    bias: Tensor | None
+    ridge: float | None  # None: the float weight was the best target
+    float_error: float  # of the float weight on quantized inputs
+    error: float  # of the result
+
+
+def settle(
+    weight: Tensor, bias: Tensor | None, groups: int, fit: Moments, held: Moments | None,
+    settings: LayerSettings,
+) -> Settled:  # fmt: skip
+    """Quantize a weight [O, C, *taps] of an operator with `groups` groups."""
+    rows = weight_rows(weight).float()
+    blocks = rows.reshape(groups, -1, rows.shape[1])
+    fixed = None
+    if not settings.correct_bias:
+        own = torch.zeros(weight.shape[0]) if bias is None else bias.float()
+        fixed = own.reshape(groups, -1)
+    ridge = choose_ridge(blocks, fit, held, fixed, settings.ridges)
+    everything = fit if held is None else fit.plus(held)
+    problem = everything.problem(fixed)
+    target = blocks if ridge is None else problem.ridge(blocks, ridge)
+    hessian = problem.damped(DAMPING if ridge is None else max(ridge, DAMPING / 10))
+    index = group_index(weight.shape, settings.group)
+    importance = hessian.diagonal(dim1=1, dim2=2)
+    scales, scale_format = search_scales(target, importance, index, settings.bits)
+    if settings.compensate:
+        rounded = compensated_codes(target, hessian, scales, index, settings.bits)
+    else:
+        rounded = nearest_codes(target, scales, index, settings.bits)
+    rounded = refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
+    store = GroupedWeight.from_codes(
+        rounded.codes.flatten(0, 1), rounded.scales.flatten(0, 1), scale_format, weight.shape,
+        settings.bits, settings.group,
+    )  # fmt: skip
+    if settings.correct_bias:
+        bias = problem.bias(rounded.values).flatten()
+    judge = problem if held is None else held.problem(fixed)
+    return Settled(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
+
+
+def choose_ridge(
+    blocks: Tensor, fit: Moments, held: Moments | None, fixed: Tensor | None,
+    ridges: tuple[float, ...],
+) -> float | None:  # fmt: skip
+    """The ridge whose target has the least error on held-out images; None: the weight itself."""
+    if held is None or not held.rows or not ridges:
+        return None
+    known, unseen = fit.problem(fixed), held.problem(fixed)
+    best, error = None, unseen.error(blocks)
+    for ridge in ridges:
+        found = unseen.error(known.ridge(blocks, ridge))
+        if found < error:
+            best, error = ridge, found
+    return best
+
+
+def set_bias(module: nn.Module, bias: Tensor | None) -> None:
+    """Give an operator its bias."""
+    if bias is not None:
+        module.bias = nn.Parameter(bias.clone(), requires_grad=False)

@@ -1,0 +1,154 @@
+"""Two networks that run side by side and stop together before every operator.
+
+Calibration images go through the float network and through the one that is being quantized, a few
+images per lane. A lane is a thread that sleeps at an operator with nothing but its living tensors
+in memory; only one lane runs at a time. When all lanes wait at the same operator, its inputs in the
+quantized network and its outputs in the float network can be read as often as needed, and the lanes
+go on once it is settled. So every image runs once through each network, however many operators
+there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.errors import CalibrationError
+from codtdq.methods.collect import run_model
+
+
+class _Stopped(BaseException):
+    """Ends a lane from outside; not an Exception, so that no model swallows it."""
+
+
+class Lane:
+    """One batch on its way through one model."""
+
+    def __init__(self, model: nn.Module, batch: Any) -> None:
+        self.at: str | None = None  # operator where it waits
+        self.tensor: Tensor | None = None  # what it shows there
+        self.done = False
+        self._error: BaseException | None = None
+        self._go, self._halted = threading.Semaphore(0), threading.Semaphore(0)
+        self._end = False
+        self._thread = threading.Thread(target=self._run, args=(model, batch), daemon=True)
+        self._thread.start()
+
+    def advance(self) -> None:
+        """Run to the next stop, or to the end."""
+        if self.done:
+            return
+        self.at = self.tensor = None
+        self._go.release()
+        self._halted.acquire()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the lane wherever it is."""
+        self._end = True
+        self._go.release()
+        self._thread.join()
+
+    def pause(self, name: str, tensor: Tensor) -> None:
+        """Called inside the lane's own thread, by a hook: wait at an operator."""
+        self.at, self.tensor = name, tensor
+        self._halted.release()
+        self._go.acquire()
+        if self._end:
+            raise _Stopped
+
+    def _run(self, model: nn.Module, batch: Any) -> None:
+        self._go.acquire()
+        _current.lane = self
+        try:
+            if not self._end:
+                with torch.no_grad():
+                    run_model(model, batch)
+        except _Stopped:
+            pass
+        except BaseException as error:  # handed to whoever advances the lane
+            self._error = error
+        self.done = True
+        self._halted.release()
+
+
+_current = threading.local()
+
+
+class Lockstep:
+    """All lanes of both models. Use as a context manager: it ends the lanes."""
+
+    def __init__(
+        self, floating: nn.Module, quantized: nn.Module, names: Sequence[str], batches: list[Any]
+    ) -> None:
+        self._pending = set(names)
+        self._order = {name: i for i, name in enumerate(names)}
+        self._handles = []
+        for name in names:
+            module = floating.get_submodule(name)
+            self._handles.append(module.register_forward_hook(self._after(name)))
+            module = quantized.get_submodule(name)
+            self._handles.append(
+                module.register_forward_pre_hook(self._before(name), with_kwargs=True)
+            )
+        self.lanes = [(Lane(floating, batch), Lane(quantized, batch)) for batch in batches]
+
+    def __enter__(self) -> Lockstep:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for pair in self.lanes:
+            for lane in pair:
+                lane.stop()
+        for handle in self._handles:
+            handle.remove()
+
+    def stops(self) -> Iterator[str]:
+        """Names of operators, each when all lanes that reach it next wait there."""
+        while True:
+            for pair in self.lanes:
+                for lane in pair:
+                    while not lane.done and (lane.at is None or lane.at not in self._pending):
+                        lane.advance()
+            waiting = {lane.at for pair in self.lanes for lane in pair if lane.at is not None}
+            if not waiting:
+                return
+            name = min(waiting, key=lambda n: self._order[n])
+            yield name
+            self._pending.discard(name)
+
+    def pairs(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """(input in the quantized network, output in the float one) of each lane at a stop."""
+        found = [
+            (second.tensor, first.tensor)
+            for first, second in self.lanes
+            if first.at == name and second.at == name
+        ]
+        if not found:
+            raise CalibrationError(f"the two networks never reach {name} with the same images")
+        return [(x, y) for x, y in found if x is not None and y is not None]
+
+    def skip(self, names: Sequence[str]) -> None:
+        """Do not stop at these operators: they are settled."""
+        self._pending.difference_update(names)
+
+    def _before(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            lane = getattr(_current, "lane", None)
+            if lane is not None and name in self._pending:
+                lane.pause(name, (args[0] if args else kwargs["input"]).detach())
+
+        return hook
+
+    def _after(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+            lane = getattr(_current, "lane", None)
+            if lane is not None and name in self._pending:
+                lane.pause(name, output.detach())
+
+        return hook

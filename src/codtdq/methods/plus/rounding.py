@@ -1,0 +1,187 @@
+"""Rounding that compensates its own errors, for a quadratic output error.
+
+Given targets W* [G, O, K] and H [G, K, K] (one per group of a convolution), find codes and group
+scales with a small sum of (W_hat - W*) H (W_hat - W*)^T over the rows:
+
+1. `search_scales`: of many scales per group the one with the least error under the diagonal of H.
+2. `compensated_codes`: round column after column, largest H_kk first, each error moved onto the
+   columns that follow (GPTQ: Frantar et al., ICLR 2023; the scales are fixed before).
+3. `refine`: exact coordinate descent over all codes, then over all scales, a few times. A move is
+   made only if it lowers the error, so that the result is never worse than step 2.
+
+Columns are taken in blocks: corrections outside a block wait for one matrix product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from codtdq.methods.plus.moments import cholesky
+from codtdq.methods.plus.weight_groups import ScaleFormat
+from codtdq.quantizer.affine import code_limits, encode_shifted
+
+BLOCK = 64
+FACTORS = tuple(1.15 - 0.05 * i for i in range(14))  # of the scale that just covers a group
+
+
+@dataclass
+class Rounded:
+    """codes [G, O, K] as floats, scales [G, O, groups], index [K] of each column's group."""
+
+    codes: Tensor
+    scales: Tensor
+    index: Tensor
+
+    @property
+    def steps(self) -> Tensor:
+        """Scale of every column [G, O, K]."""
+        return self.scales[..., self.index]
+
+    @property
+    def values(self) -> Tensor:
+        """W_hat [G, O, K]."""
+        return self.codes * self.steps
+
+
+def search_scales(
+    weight: Tensor, importance: Tensor, index: Tensor, bits: int, *, signed: bool = True,
+    factors: tuple[float, ...] = FACTORS,
+) -> tuple[Tensor, ScaleFormat]:  # fmt: skip
+    """Scales [G, O, groups] and their format; importance: [G, K], the diagonal of H."""
+    low, high = code_limits(bits, True)
+    width = int(torch.bincount(index).max())
+    place = _places(index)
+    groups = int(index.max()) + 1
+    cells = weight.new_zeros(*weight.shape[:2], groups, width)
+    cells[:, :, index, place] = weight
+    costs = weight.new_zeros(weight.shape[0], 1, groups, width)
+    costs[:, 0, index, place] = importance
+    top, bottom = cells.amax(-1), cells.amin(-1)
+    cover = torch.maximum(top / high, bottom / low)  # the smallest scale that clips nothing
+    turned = torch.maximum(-bottom / high, top / -low)  # the same on the grid turned round
+    bases = [cover, -turned] if signed else [cover]
+    scale_format = ScaleFormat.covering(torch.stack(bases))
+    best: Tensor | None = None
+    error: Tensor | None = None
+    for base in bases:
+        for factor in factors:
+            scales = scale_format.round(base * factor)
+            step = scales.unsqueeze(-1)
+            zero = torch.zeros_like(step)
+            values = encode_shifted(cells, step, zero, low, high).mul_(step)
+            total = values.sub_(cells).square_().mul_(costs).sum(-1)
+            if best is None or error is None:
+                best, error = scales, total
+            else:
+                better = total < error
+                best, error = torch.where(better, scales, best), torch.where(better, total, error)
+    assert best is not None
+    return best, scale_format
+
+
+def nearest_codes(weight: Tensor, scales: Tensor, index: Tensor, bits: int) -> Rounded:
+    """Plain rounding to nearest."""
+    step = scales[..., index]
+    return Rounded(_encode(weight, step, bits), scales, index)
+
+
+def compensated_codes(
+    weight: Tensor, hessian: Tensor, scales: Tensor, index: Tensor, bits: int
+) -> Rounded:
+    """Round the columns one by one, moving errors onto those that are still to come."""
+    batch, _, columns = weight.shape
+    order = hessian.diagonal(dim1=1, dim2=2).mean(0).argsort(descending=True)
+    left = weight[..., order].clone()
+    step = scales[..., index][..., order]
+    upper = _inverse_factor(hessian[:, order][:, :, order])
+    codes = torch.zeros_like(left)
+    for start in range(0, columns, BLOCK):
+        stop = min(start + BLOCK, columns)
+        errors = left.new_zeros(batch, left.shape[1], stop - start)
+        for k in range(start, stop):
+            column = left[..., k]
+            codes[..., k] = _encode(column, step[..., k], bits)
+            pivot = upper[:, k, k].unsqueeze(-1)
+            error = (column - codes[..., k] * step[..., k]) / pivot
+            left[..., k:stop] -= error.unsqueeze(-1) * upper[:, k, k:stop].unsqueeze(1)
+            errors[..., k - start] = error
+        left[..., stop:] -= errors @ upper[:, start:stop, stop:]
+    return Rounded(codes[..., order.argsort()], scales, index)
+
+
+def refine(
+    rounded: Rounded, weight: Tensor, hessian: Tensor, bits: int, scale_format: ScaleFormat,
+    sweeps: int,
+) -> Rounded:  # fmt: skip
+    """Coordinate descent over codes and scales, `sweeps` times."""
+    codes, scales = rounded.codes.clone(), rounded.scales.clone()
+    index = rounded.index
+    for _ in range(sweeps):
+        step = scales[..., index]
+        pull = (codes * step - weight) @ hessian  # half the gradient of the error
+        _descend_codes(codes, step, pull, hessian, bits)
+        _descend_scales(codes, scales, pull, hessian, index, scale_format)
+    return Rounded(codes, scales, index)
+
+
+def quadratic_error(values: Tensor, weight: Tensor, hessian: Tensor) -> float:
+    """Sum over all rows of (W_hat - W*) H (W_hat - W*)^T."""
+    off = values - weight
+    return float(((off @ hessian) * off).sum())
+
+
+def _descend_codes(codes: Tensor, step: Tensor, pull: Tensor, hessian: Tensor, bits: int) -> None:
+    columns = codes.shape[-1]
+    diagonal = hessian.diagonal(dim1=1, dim2=2).clamp(min=1e-30)
+    for start in range(0, columns, BLOCK):
+        stop = min(start + BLOCK, columns)
+        local = pull[..., start:stop].clone()
+        moves = torch.zeros_like(local)
+        inside = hessian[:, start:stop, start:stop]
+        for k in range(start, stop):
+            at = k - start
+            size = step[..., k]
+            wanted = codes[..., k] * size - local[..., at] / diagonal[:, k].unsqueeze(-1)
+            new = _encode(wanted, size, bits)
+            move = (new - codes[..., k]) * size
+            codes[..., k] = new
+            moves[..., at] = move
+            local += move.unsqueeze(-1) * inside[:, at].unsqueeze(1)
+        pull += moves @ hessian[:, start:stop]
+
+
+def _descend_scales(
+    codes: Tensor, scales: Tensor, pull: Tensor, hessian: Tensor, index: Tensor,
+    scale_format: ScaleFormat,
+) -> None:  # fmt: skip
+    for group in range(scales.shape[-1]):
+        columns = (index == group).nonzero().flatten()
+        start, stop = int(columns[0]), int(columns[-1]) + 1  # groups are runs of columns
+        part = codes[..., start:stop]
+        slope = (part * pull[..., start:stop]).sum(-1)
+        bend = ((part @ hessian[:, start:stop, start:stop]) * part).sum(-1)
+        change = scale_format.round(scales[..., group] - slope / bend.clamp(min=1e-30))
+        change = change - scales[..., group]
+        # the scale that can be stored is not the optimum: it must still be an improvement
+        gain = 2 * change * slope + change.square() * bend
+        change = torch.where((gain < 0) & (bend > 0), change, torch.zeros_like(change))
+        scales[..., group] += change
+        pull += (change.unsqueeze(-1) * part) @ hessian[:, start:stop]
+
+
+def _encode(weight: Tensor, step: Tensor, bits: int) -> Tensor:
+    return encode_shifted(weight, step, torch.zeros_like(step), *code_limits(bits, True))
+
+
+def _inverse_factor(hessian: Tensor) -> Tensor:
+    """Upper U [G, K, K] with H^-1 = U^T U."""
+    return cholesky(torch.cholesky_inverse(cholesky(hessian))).mT
+
+
+def _places(index: Tensor) -> Tensor:
+    """Position of each column within its group [K]; groups are runs of columns."""
+    first = torch.searchsorted(index, index)
+    return torch.arange(len(index)) - first

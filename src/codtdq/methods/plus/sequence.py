@@ -1,0 +1,139 @@
+"""The sequence: operators are settled in running order, each on what the settled ones give it.
+
+Data stream through both networks in lockstep; of an operator's data only second moments are kept.
+One lane in four is held out: it chooses the ridge, and the errors in the record are its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.layers.simulated import SimOperator, input_tokens
+from codtdq.methods.plus.layer import LayerSettings, set_bias, settle
+from codtdq.methods.plus.lockstep import Lockstep
+from codtdq.methods.plus.moments import Moments, input_rows, output_rows
+from codtdq.methods.plus.state import SettledFiles
+from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.progress import Progress
+
+LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch
+ALL_PIXELS = 128 * 256 * 256  # of all images: their living tensors stay in memory
+LANES = 4  # at least, where there are so many images
+HELD_OUT = 4  # one lane in so many
+ROWS, ROWS_PER_COLUMN = 8192, 16  # of one operator: at most the larger of both
+
+
+def settle_in_order(
+    bench: Workbench, floating: nn.Module, settings: LayerSettings, images: int,
+    files: SettledFiles | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Quantize the weights of all sites whose width is not None; returns facts by site.
+
+    floating: a copy of the model in float, for the wanted outputs. All sites are installed already,
+    with their input quantizers and float weights (transformed).
+    """
+    sites = {site.name: site for site in bench.sites if site.weight_bits is not None}
+    facts: dict[str, Any] = {}
+    for name in list(sites):
+        kept = files.restore(name) if files is not None else None
+        if kept is not None:
+            _install(bench, sites.pop(name), kept[0], kept[1])
+            facts[name] = kept[2]
+    if not sites:
+        return facts
+    batches = lane_batches(bench, images)
+    with (
+        Progress("settling operators", len(sites)) as bar,
+        Lockstep(floating, bench.model, list(sites), batches) as lanes,
+    ):
+        for name in lanes.stops():
+            fact = _settle_site(bench, sites[name], lanes.pairs(name), settings, files)
+            facts[name] = fact
+            bar.step(note=name)
+    return facts
+
+
+def lane_batches(bench: Workbench, images: int) -> list[Any]:
+    """Calibration images joined to the batches of the lanes; what is no tensor stays as it is."""
+    first = bench.first_batch()
+    if not isinstance(first, Tensor):
+        return list(bench.batches(images))
+    pixels = max(first[0, 0].numel(), 1)
+    count = max(1, min(images, ALL_PIXELS // pixels))
+    joined = torch.cat(list(bench.batches(count)))
+    size = max(1, min(LANE_PIXELS // pixels, -(-len(joined) // LANES)))
+    return list(joined.split(size))
+
+
+def _settle_site(
+    bench: Workbench, site: MethodSite, pairs: list[tuple[Tensor, Tensor]],
+    settings: LayerSettings, files: SettledFiles | None,
+) -> dict[str, Any]:  # fmt: skip
+    module = site.module
+    assert isinstance(module, SimOperator)
+    weight = module.weight_store.dequantize()
+    groups = int(getattr(module, "groups", 1))
+    fit, held = gather(bench, site, pairs)
+    if bench.graph.calls.get(site.name, 1) > 1:
+        # the lanes stop at its first call only: what is fitted there may not suit the others
+        settings = _unfitted(settings)
+    bias = module._parameters.get("bias")
+    result = settle(weight, bias, groups, fit, held, settings)
+    fact = {
+        "ridge": result.ridge,
+        "float_error": result.float_error,
+        "error": result.error,
+    }
+    _install(bench, site, result.store, result.bias)
+    if files is not None:
+        files.save(site.name, result.store, result.bias, fact)
+    return fact
+
+
+def gather(
+    bench: Workbench, site: MethodSite, pairs: list[tuple[Tensor, Tensor]]
+) -> tuple[Moments, Moments | None]:
+    """Moments of a site's data: of the lanes to fit, and of those held out (None: too few)."""
+    module = site.module
+    assert isinstance(module, SimOperator)
+    columns = module.weight_store.shape[1:].numel()
+    share = max(1, max(ROWS, ROWS_PER_COLUMN * columns) // len(pairs))
+    sums: list[Moments] = []
+    for lane, (x, y) in enumerate(pairs):
+        rows, wanted = _rows(module, x, y)
+        if rows.shape[1] > share:
+            generator = bench.generator("positions", site.name, lane)
+            pick = torch.randperm(rows.shape[1], generator=generator)[:share]
+            rows, wanted = rows[:, pick], wanted[:, pick]
+        if not sums:
+            origin = rows.mean(1), wanted.mean(1)
+            sums = [Moments(*origin), Moments(*origin)]
+        sums[lane % HELD_OUT == HELD_OUT - 1].add(rows, wanted)
+    fit, held = sums
+    return fit, held if held.rows else None
+
+
+def _rows(module: SimOperator, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of quantized inputs [G, R, K] and of wanted outputs [G, R, O]."""
+    x_hat = module.input_quantizer(input_tokens(module, x))
+    if not isinstance(module, nn.Linear) and x.ndim == len(_taps(module)) + 1:
+        x, y = x.unsqueeze(0), y.unsqueeze(0)
+    return input_rows(module, x_hat, x.shape), output_rows(module, y)
+
+
+def _taps(module: nn.Module) -> tuple[int, ...]:
+    return tuple(getattr(module, "kernel_size", ()))
+
+
+def _unfitted(settings: LayerSettings) -> LayerSettings:
+    return LayerSettings(
+        settings.bits, settings.group, settings.compensate, settings.sweeps, (), False
+    )
+
+
+def _install(bench: Workbench, site: MethodSite, store: Any, bias: Tensor | None) -> None:
+    bench.install(site, weight=store)
+    set_bias(site.module, bias)

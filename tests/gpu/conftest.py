@@ -1,0 +1,25 @@
+"""What both folders share."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # gpu_cases
+
+
+def power(value):
+    return 1 << max(value - 1, 0).bit_length()
+
+
+@pytest.fixture
+def shape_sized_blocks(monkeypatch):
+    """One program per operator, as far as it goes: the interpreter takes its time per program."""
+    from codtdq.gpu import tables
+
+    def block(table, rows, outputs):
+        tall = 4096 if table == tables.GROUPS else 1024
+        m, n = min(max(power(rows), 16), tall), min(max(power(outputs), 16), 256)
+        return tables.Block(m, n, slabs=8)
+
+    monkeypatch.setattr(tables, "block_for", block)

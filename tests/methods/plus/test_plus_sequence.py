@@ -1,0 +1,181 @@
+"""Lockstep lanes and the method as a whole, on a network with every kind of operator."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import codtdq
+from codtdq.convert.stress import plant_outliers
+from codtdq.data import open_dataset
+from codtdq.evaluation import CalibrationImages
+from codtdq.evaluation.predict import mask_logits
+from codtdq.layers.simulated import sim_operators
+from codtdq.methods import apply_method
+from codtdq.methods.plus.lockstep import Lockstep
+from small_nets import images, small_net
+
+BATCHES = [images(4, seed=100 + i) for i in range(4)]
+METHOD = "cod-tdq-plus"
+
+
+def run(model, x):
+    with torch.no_grad():
+        return model(x)
+
+
+def quantize(model=None, **changes):
+    return apply_method(model or small_net(), METHOD, BATCHES, changes=changes)
+
+
+def likeness(y, reference):
+    """Signal to noise ratio in decibels."""
+    noise = (y - reference).square().sum()
+    return float(10 * torch.log10((reference - reference.mean()).square().sum() / noise))
+
+
+@pytest.fixture(scope="module")
+def default():
+    return quantize()
+
+
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.runs = 0
+
+    def forward(self, x):
+        self.runs += 1
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_lanes_stop_together_and_run_once():
+    floating, other = Chain(), Chain()
+    batches = [torch.randn(2, 4) for _ in range(3)]
+    seen = []
+    with Lockstep(floating, other, ["first", "second"], batches) as lanes:
+        for name in lanes.stops():
+            pairs = lanes.pairs(name)
+            seen.append(name)
+            if name == "first":
+                assert all(torch.equal(x, batch) for (x, _), batch in zip(pairs, batches))
+                with torch.no_grad():
+                    other.first.weight.mul_(2)  # what settling does: the second one must see it
+            else:
+                for (x, y), batch in zip(pairs, batches):
+                    assert torch.equal(x, run(nn.Sequential(other.first, nn.ReLU()), batch))
+                    assert torch.equal(y, floating.second(torch.relu(floating.first(batch))))
+    assert seen == ["first", "second"]
+    assert floating.runs == other.runs == 3
+    assert not floating.first._forward_hooks and not other.first._forward_pre_hooks
+
+
+def test_a_failing_model_ends_all_lanes():
+    class Broken(Chain):
+        def forward(self, x):
+            super().forward(x)
+            raise ValueError("no mask")
+
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="no mask"):
+        with Lockstep(Broken(), Chain(), ["first", "second"], [torch.randn(2, 4)] * 2) as lanes:
+            list(lanes.stops())
+    assert threading.active_count() == before
+
+
+def test_bits_are_within_the_budget(default):
+    # the small net has 48 channels and 16 positions; real layers are wider and cost less
+    sims = sim_operators(default)
+    assert sims["mlp.fc2"].input_quantizer.bits(192) <= 4.6
+    assert all(
+        sim.weight_store.bits() <= 4.6 for name, sim in sims.items() if name.startswith("mlp")
+    )
+
+
+def test_ahead_of_plain_groups(default):
+    model, x = small_net(), images(32, seed=7)
+    reference = run(model, x)
+    plain = quantize(
+        token_zero="none", pixel_zero="none",
+        transforms=[], equalize=False, compensate=False, sweeps=0, ridges=[],
+        correct_bias=False, trials=1,
+    )  # fmt: skip
+    assert likeness(run(default, x), reference) > likeness(run(plain, x), reference) + 0.5
+
+
+def test_eight_bits_are_next_to_float():
+    model, x = small_net(), images(32, seed=7)
+    eight = quantize(weight_bits=8, act_bits=8)
+    assert likeness(run(eight, x), run(model, x)) > 33
+
+
+@pytest.mark.parametrize("off", [{"weight_bits": None}, {"act_bits": None}])
+def test_one_side_float_is_better_than_none(off, default):
+    model, x = small_net(), images(32, seed=7)
+    reference = run(model, x)
+    assert likeness(run(quantize(**off), x), reference) > likeness(run(default, x), reference)
+
+
+def test_outliers_behind_norms_make_no_difference(default):
+    """Planted factors cancel: the equalised network is the same one."""
+    planted = plant_outliers(small_net(), images(8, seed=1), strength=300.0, channels=0.1)
+    x = images(32, seed=7)
+    reference = run(small_net(), x)
+    hurt = quantize(planted, equalize=False, transforms=[])
+    stressed = likeness(run(quantize(planted), x), reference)
+    assert stressed > likeness(run(default, x), reference) - 1.5
+    assert stressed > likeness(run(hurt, x), reference) + 1
+
+
+def test_saved_models_come_back_bit_for_bit(default, tmp_path):
+    assert any("transformed" in sim.input_quantizer.kind for sim in sim_operators(default).values())
+    codtdq.save(default, tmp_path / "model")
+    loaded = codtdq.load(tmp_path / "model", model=small_net(seed=5), backend="reference")
+    x = images(3, seed=8)
+    assert torch.equal(run(loaded, x), run(default, x))
+
+
+def test_resumes_where_it_was(default, tmp_path, monkeypatch):
+    from codtdq.methods.plus import sequence
+
+    def state(**changes):
+        return apply_method(small_net(), METHOD, BATCHES, state_dir=tmp_path, changes=changes)
+
+    settled = []
+    settle = sequence.settle
+    monkeypatch.setattr(sequence, "settle", lambda *a: settled.append(1) or settle(*a))
+    x = images(3, seed=8)
+    state()
+    files = sorted(tmp_path.glob("plus-*/*.safetensors"))
+    assert len(settled) == len(files) == len(sim_operators(default))
+    for path in files[::2]:
+        path.unlink()
+    settled.clear()
+    again = state()
+    assert len(settled) == len(files[::2])
+    assert torch.equal(run(again, x), run(default, x))
+    settled.clear()
+    state(sweeps=1)  # another setting starts anew
+    assert len(settled) == len(files)
+
+
+def test_an_unknown_transform_is_named():
+    with pytest.raises(codtdq.errors.ConfigError, match="'twist' is unknown; accepted: shift"):
+        quantize(transforms=["twist"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
+def test_real_networks_stay_within_the_budget(name):
+    model = codtdq.create_model(name).eval()
+    data = CalibrationImages(model, open_dataset("camosynth/calib", limit=8), count=8, batch_size=2)
+    quantized = apply_method(model, METHOD, data)
+    assert quantized.method_record.bits["weight"] <= 4.6
+    assert quantized.method_record.bits["activation"] <= 4.6
+    val = next(iter(CalibrationImages(model, open_dataset("camosynth/val", limit=8), batch_size=8)))
+    logits = [mask_logits(m, model.info, val) for m in (quantized, model)]
+    first, second = (torch.sigmoid(y) > 0.5 for y in logits)
+    assert float((first & second).sum() / (first | second).sum()) > 0.85
