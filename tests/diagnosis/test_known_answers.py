@@ -173,3 +173,30 @@ def test_token_statistics_of_groups():
     assert edges[filled].tolist() == [0.0, 0.36]  # 3 of 8 elements of one token: 0.375
     peaks = np.flatnonzero(record.token_range.counts)
     assert len(peaks) == 2 and record.token_range.edges[peaks[0]] == 1.0
+
+
+@pytest.mark.parametrize("channels", [3, 16, 40])  # less than a group, one, two and a short one
+def test_the_deviation_survives_an_offset_that_hides_it(channels):
+    """Sums of squares of 1000 +- 0.01 hold no digit of 0.01; the quantizer's deviation does."""
+    x = 1000 + 0.01 * torch.randn(50, channels, generator=torch.Generator().manual_seed(0))
+    x[::7] = 1000.0  # constant tokens, without an eta
+    x[1::7] = torch.randn(7, channels, generator=torch.Generator().manual_seed(1))
+    x[2::7] = 0.0
+    spec = ActivationSpec(group_size=16)
+    result, record = quantize(x, spec), record_of(x, spec)
+    varied = result.sigma > 1e-9
+    assert record.sigma.mean == pytest.approx(result.sigma.double().mean().item(), rel=1e-6)
+    assert record.eta.mean == pytest.approx(result.eta[varied].double().mean().item(), rel=1e-5)
+    assert sum(record.group_eta.counts) == int(varied.sum())
+
+
+def test_labels_of_another_image_on_the_same_grid_are_not_mixed_up():
+    statistics, x = LayerStatistics(), planted()
+    result = quantize(x, plain("per_tensor"))
+    for boundary in range(1, 8):  # more grids than are kept, each gone before the next
+        for _ in range(3):
+            marks = torch.full((8,), -1, dtype=torch.int8)
+            marks[:boundary] = 1
+            statistics.add(Observation(x, result.x_hat, result, marks))
+    record = statistics.record(**FACTS)
+    assert record.boundary.tokens == 3 * sum(range(1, 8)) and record.elsewhere is None

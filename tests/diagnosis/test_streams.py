@@ -48,6 +48,15 @@ def test_equal_numbers_are_exact_and_missing_ones_not_counted():
     assert math.isnan(Streams("a").summary("a").median)
 
 
+def test_series_of_different_lengths_and_empty_ones():
+    stream = Streams("a b c", shares="c")
+    for _ in range(2):
+        stream.add([numbers(5), np.empty(0, np.float32), np.array([0.5], np.float32)])
+    assert stream.mean("a") == pytest.approx(numbers(5).mean(dtype=np.float64))
+    assert math.isnan(stream.summary("b").mean) and stream.count.tolist() == [10, 0, 2]
+    assert stream.share_histogram("c").counts[25] == 2
+
+
 def test_histograms_count_everything_once():
     stream = Streams("a")
     stream.add([np.array([1e-6, 0.99, 1.0, 1.24, 1.25, 5000.0], np.float32)])

@@ -31,6 +31,7 @@ FLAT = 0.1
 # What is summed over groups. The first rows are also wanted by token, so they lie together.
 SUMS = "step x live lost signal noise magnitude rho0 eta defined groups".split()
 _BY_TOKEN = 5
+BLOCK = 2048
 KEPT_MARKS = 8  # labels of grids that are looked at in turn
 _NAN = np.float32(math.nan)
 
@@ -65,8 +66,7 @@ class Measured(NamedTuple):
     eta: Floats  # [G]; NaN for constant groups
     clip: Floats  # [G]; 0 where the groups are not the quantizer's
     peak: Floats  # max |x| of each token, [N]
-    token_eta: Floats  # mean step of each token over its deviation, [N]
-    token_rho0: Floats  # [N]
+    of_tokens: tuple[Floats, Floats]  # mean step of each token over its deviation; rho_0: [N]
     products: tuple[float, float]  # sums of x_hat^2 and x x_hat
 
     def of(self, name: str) -> NDArray[np.float32]:
@@ -81,9 +81,21 @@ class Observer:
     def __init__(self) -> None:
         self._buffer: NDArray[np.float32] = np.empty(0, np.float32)
         self._one: NDArray[np.float32] = np.ones(1024, np.float32)
-        self._marks: dict[tuple[int, int], tuple[Tensor | None, NDArray[np.float64]]] = {}
+        self._marks: dict[tuple[int, int], tuple[Tensor | None, NDArray[np.float32]]] = {}
 
-    def marks(self, labels: Tensor | None, tokens: int, parts: int) -> NDArray[np.float64]:
+    def by_label(self, found: Measured, labels: Tensor | None) -> NDArray[np.float64]:
+        """Sums over all groups, those of boundary-heavy tokens, those of non-boundary ones.
+
+        [3, SUMS]; float32 within `BLOCK` groups, where counts of elements are exact, then float64.
+        """
+        marks = self._of_groups(labels, len(found.peak), found.parts)
+        sums = np.zeros((3, len(SUMS)))
+        for start in range(0, marks.shape[1], BLOCK):
+            block = slice(start, start + BLOCK)
+            sums += marks[:, block] @ found.sums[:, block].T
+        return sums
+
+    def _of_groups(self, labels: Tensor | None, tokens: int, parts: int) -> NDArray[np.float32]:
         """1 for each group, those of boundary-heavy tokens, those of non-boundary ones: [3, G].
 
         Operators on the same grid share their labels, so the last ones are kept.
@@ -92,7 +104,7 @@ class Observer:
         if key not in self._marks:
             if len(self._marks) == KEPT_MARKS:
                 self._marks.clear()
-            marks = np.zeros((3, tokens * parts))
+            marks = np.zeros((3, tokens * parts), np.float32)
             marks[0] = 1
             if labels is not None:
                 of_groups = np.repeat(labels.numpy(), parts)
@@ -141,22 +153,24 @@ class Observer:
                 rho0[:] = result.zero_mass.numpy().reshape(-1)
             else:
                 sigma = _deviation(x, total, signal, counts)
-                clip = _clipped(space, peaks > result.radius.view(-1), result.radius, ones)
+                torch.gt(space, result.radius.reshape(-1, 1), out=space)
+                clip = np.matmul(work, ones)
                 clip /= counts
         else:
             step.fill(math.nan if result is None else float(result.step.mean()))
             sigma, clip = _deviation(x, total, signal, counts), np.zeros(1, np.float32)
         found = np.divide(step, sigma, out=eta)
-        np.greater_equal(sigma, CONSTANT if result is not None else math.inf, out=defined)
-        if not defined.all():
+        defined.fill(1)
+        if result is None or not np.minimum.reduce(sigma) >= CONSTANT:
+            np.greater_equal(sigma, CONSTANT if result is not None else math.inf, out=defined)
             found = np.where(defined, eta, _NAN)
             eta[defined == 0] = 0
-        token_eta, token_rho0 = found, rho0
+        of_tokens: tuple[Floats, Floats] = found, rho0
         parts = len(x) // tokens
         if parts > 1:
             peaks = peaks.view(tokens, parts).amax(1)
             by_token = np.matmul(table[:_BY_TOKEN].reshape(-1, parts), self._ones(parts))
-            token_eta, token_rho0 = _of_tokens(by_token.reshape(_BY_TOKEN, -1), channels, parts)
+            of_tokens = _of_tokens(by_token.reshape(_BY_TOKEN, -1), channels, parts)
         return Measured(
             channels=channels,
             parts=parts,
@@ -165,8 +179,7 @@ class Observer:
             eta=found,
             clip=clip.reshape(-1),
             peak=peaks.numpy(),
-            token_eta=token_eta,
-            token_rho0=token_rho0,
+            of_tokens=of_tokens,
             products=_products(array, x_hat.numpy()),
         )
 
@@ -206,6 +219,8 @@ class Observer:
 
 def _rows(x: Tensor, size: int) -> Tensor:
     """Tokens [N, C] as groups [N * K, size]; zeros fill the last group of each token."""
+    if x.shape[1] == size:
+        return x
     short = -x.shape[1] % size
     return (F.pad(x, (0, short)) if short else x).reshape(-1, size)
 
@@ -222,21 +237,6 @@ def _counts(tokens: int, channels: int, size: int) -> Floats | float:
 def _products(x: Floats, x_hat: Floats) -> tuple[float, float]:
     flat, flat_hat = x.reshape(-1), x_hat.reshape(-1)
     return float(np.dot(flat_hat, flat_hat)), float(np.dot(flat, flat_hat))
-
-
-def _clipped(magnitude: Tensor, some: Tensor, radius: Tensor, ones: Floats) -> Floats:
-    """Elements of each group [G, n] outside its radius: float32 [G]. Overwrites the magnitudes.
-
-    some: whether there is one, bool [G].
-    """
-    count = np.zeros(len(some), np.float32)
-    found, radius = np.flatnonzero(some.numpy()), radius.view(-1, 1)
-    if 4 * found.size > len(count):
-        np.matmul(torch.gt(magnitude, radius, out=magnitude).numpy(), ones, out=count)
-    elif found.size:
-        beyond = magnitude.numpy()[found] > radius.numpy()[found]
-        count[found] = np.matmul(beyond.astype(np.float32), ones)
-    return count
 
 
 def _deviation(

@@ -24,7 +24,8 @@ from codtdq.quantizer.projection import INFEASIBLE_C1, INFEASIBLE_C2, Active
 
 _NAN = math.nan
 # the quantizer's groups, then the tokens
-_SERIES = "step sigma eta rho0 clip token_eta token_range token_rho0"
+_SERIES = "step sigma eta rho0 clip token_range token_eta token_rho0"
+_EMPTY = np.empty(0, np.float32)
 _SHARES = "rho0 token_rho0"
 _X, _SIGNAL = SUMS.index("x"), SUMS.index("signal")
 
@@ -50,20 +51,25 @@ class LayerStatistics:
         found, result = self._observer.observe(seen), seen.result
         self.calls += 1
         self.channels, self.parts, self.grouped = found.channels, found.parts, seen.grouped
-        marks = self._observer.marks(seen.labels, len(seen.x), found.parts)
-        sums = marks @ found.sums.astype(np.float64).T
+        sums = self._observer.by_label(found, seen.labels)
         self.sums += sums
         self.products += found.products
         signal, total = float(sums[0, _SIGNAL]), float(sums[0, _X])
         peak, spread = float(found.peak.max()), _spread(signal, total, seen.x.numel())
         own = _own_groups(seen, found, spread, peak, self._observer)
-        self.series.add([*own, found.token_eta, found.peak, found.token_rho0])
+        of_tokens = [_EMPTY, _EMPTY] if self._tokens_are_groups else found.of_tokens
+        self.series.add([*own, found.peak, *of_tokens])
         self.disparity.add(disparity(seen.x, peak))
         if result is not None:
             self.c_g.add(float(result.radius.numpy().max()) / spread)
             self.qmax = qmax_of(result.spec.bits)
             codes = result.active.numpy() + len(Active) * result.infeasible.numpy()
             self.bounds += np.bincount(codes.reshape(-1), minlength=self.bounds.size)
+
+    @property
+    def _tokens_are_groups(self) -> bool:
+        """Whether each token is one group, so that nothing has to be counted twice."""
+        return self.grouped and self.parts == 1
 
     def state_bytes(self) -> int:
         """Bytes of all arrays held: the same after one input and after a million."""
@@ -80,7 +86,8 @@ class LayerStatistics:
         step = self.series.summary("step")
         # the step is the radius over q_max, group by group
         radius = Summary(*(value * self.qmax for value in vars(step).values()))
-        prefix = "" if self.grouped else "token_"
+        groups = "" if self.grouped else "token_"
+        tokens = "" if self._tokens_are_groups else "token_"
         return LayerRecord(
             calls=self.calls,
             radius=radius,
@@ -98,10 +105,10 @@ class LayerStatistics:
             infeasible=_shares(["c1", "c2"], _by_bit(bounds.sum(1)), bounds),
             boundary=self._region(1),
             elsewhere=self._region(2),
-            token_eta=self.series.histogram("token_eta", -6, 6, 4),
-            token_rho0=self.series.share_histogram("token_rho0"),
-            group_eta=self.series.histogram(prefix + "eta", -6, 6, 4),
-            group_rho0=self.series.share_histogram(prefix + "rho0"),
+            token_eta=self.series.histogram(tokens + "eta", -6, 6, 4),
+            token_rho0=self.series.share_histogram(tokens + "rho0"),
+            group_eta=self.series.histogram(groups + "eta", -6, 6, 4),
+            group_rho0=self.series.share_histogram(groups + "rho0"),
             token_range=self.series.histogram("token_range", -10, 12, 4),
             **facts,
         )

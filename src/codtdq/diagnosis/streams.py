@@ -19,7 +19,7 @@ _LOWEST, _HIGHEST = -24, 24
 _OFFSET = (127 + _LOWEST) * PER_OCTAVE
 BINS = (_HIGHEST - _LOWEST) * PER_OCTAVE
 SHARE_BINS = 50
-BUFFER = 2**15  # numbers that may wait
+BUFFER = 2**16  # numbers that may wait
 
 
 class Streams:
@@ -43,7 +43,7 @@ class Streams:
         self._numbers = 0
 
     def add(self, series: Sequence[NDArray[np.floating]]) -> None:
-        """Take in one float32 array per name, each with at least one number.
+        """Take in one float32 array per name; it may be empty.
 
         They wait until there are `BUFFER` of them: small arrays cost by the call, not by size.
         """
@@ -61,8 +61,9 @@ class Streams:
         first = 0
         for size, same in groupby(sum(a.size for a in arrays) for arrays in rows):
             last = first + len(list(same))
-            values = np.concatenate([a for arrays in rows[first:last] for a in arrays])
-            self._take(first, values.reshape(-1, size))
+            if size:
+                values = np.concatenate([a for arrays in rows[first:last] for a in arrays])
+                self._take(first, values.reshape(-1, size))
             first = last
 
     def _take(self, first: int, values: NDArray[np.float32]) -> None:

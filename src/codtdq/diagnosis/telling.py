@@ -82,9 +82,9 @@ def _fine_enough(found: list[Candidate]) -> list[Candidate]:
 def bounded_layer(samples: Sequence[LayerSample]) -> str | None:
     """The layer where the projection does most to token groups; None if no method bounds any.
 
-    By how much the shares of non-boundary groups beyond tau and zr fall, times the deviation of
-    rho_0 before, summed over the methods: an input that is nearly the same at all tokens would
-    fall by all and show one step.
+    By how much the shares of non-boundary groups beyond tau and zr fall, times the difference of
+    mean rho_0 between boundary and non-boundary groups, summed over the methods: an input that is
+    nearly the same at all tokens falls by all and shows nothing.
     """
     found: dict[str, float] = {}
     for sample in samples:
@@ -100,8 +100,9 @@ def bounded_layer(samples: Sequence[LayerSample]) -> str | None:
             if bound is not None:
                 beyond = ((values[elsewhere] > bound).mean() for values in (before, after))
                 fall += max(float(next(beyond) - next(beyond)), 0.0)
-        spread = float(groups.rho0_before[elsewhere].std())
-        found[sample.layer] = found.get(sample.layer, 0.0) + fall * spread
+        regions = (groups.rho0_before[groups.boundary == k].mean() for k in (0, 1))
+        apart = abs(float(next(regions) - next(regions)))
+        found[sample.layer] = found.get(sample.layer, 0.0) + fall * apart
     return max(found, key=lambda name: (found[name], name), default=None)
 
 

@@ -78,7 +78,7 @@ def before_and_after(samples: Sequence[Bounded]) -> Figure:
             _window(axes, before, after, bound, log=column == 0)
             axes.set_ylim(0, 1.05)
             shares = "" if bound is None else _shares(found, before, after, bound, symbol)
-            axes.set_xlabel(f"{label} of token groups{shares}")
+            axes.set_xlabel(f"{label} of token groups{shares}", fontsize=7)
             if column == 0:
                 axes.set_ylabel("share of groups above")
             panel_title(axes, "abcdef"[2 * row + column], f"{one.title}, {constraint} on {label}")
