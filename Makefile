@@ -48,13 +48,14 @@ test-gpu: $(VENV)/.gpu
 	TRITON_INTERPRET=1 $(PY) -m pytest -m gpu tests/gpu/interpreted
 	$(PY) -m pytest -m gpu tests/gpu/compiled
 
-# Without the first check, a library that does not load would only skip the tests.
+# Without the first check, a library that does not load would only skip the tests. Left out: a test
+# that compiles a program of its own, and one of metrics, which takes long.
 test-sanitize: $(VENV)/.test
 	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build $(SANITIZED) --parallel
 	$(SANITIZER) $(PY) -c "from codtdq import native as n; exit(n.unavailable_reason())"
 	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/native \
-		--ignore=tests/native/test_selftest.py  # it compiles a program of its own
+		--ignore=tests/native/test_selftest.py --ignore=tests/native/test_metrics.py
 
 # The ARM kernels in an emulator. The tools come from Debian's packages; only root may install them.
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
