@@ -18,6 +18,8 @@ from scipy.stats import spearmanr
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
+from codtdq.figures import hyperparameter_sensitivity
+from codtdq.figures.files import save_figure
 from codtdq.selection import WEIGHTS, Candidate, Selector, candidate_grid, select_per_layer
 
 MODELS = ("cfrn-small", "escnet-small")
@@ -41,6 +43,29 @@ def main():
             measure(model, args)
     rows = read_rows(args.out / "rows.jsonl")
     write(args.out / "summary.md", summary(rows))
+    draw(rows, args.out)
+
+
+def draw(rows, out):
+    """S over g, tau and zr, a figure per model and projection."""
+    floats = {row["model"]: row["S"] for row in rows if row["setting"] == FLOAT}
+    for model in floats:
+        for projection in ("min", "guarded"):
+            points = [
+                (*numbers(row["setting"]), row["S"])
+                for row in rows
+                if row["model"] == model and row["projection"] == projection
+                and row["setting"] not in (PER_LAYER, FLOAT)
+            ]  # fmt: skip
+            if points:
+                figure = hyperparameter_sensitivity(points, reference=floats[model])
+                save_figure(figure, out / f"sensitivity-{model}-{projection}.png")
+
+
+def numbers(setting):
+    """(g, tau, zr) of a setting such as "g=32 tau=1 zr=none"."""
+    values = [part.split("=")[1] for part in setting.split()]
+    return [None if value == "none" else float(value) for value in values[:3]]
 
 
 def measure(name, args):
