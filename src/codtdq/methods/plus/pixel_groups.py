@@ -7,33 +7,17 @@ use it as well: there, metadata per pixel would outweigh the codes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from codtdq.layers.input_quantizers import InputQuantizer
 from codtdq.methods.plus.grid import quantize_groups, travelling_bits
+from codtdq.methods.plus.grouped_input import TokenGroups
 
 
-class PixelGroups(InputQuantizer):
+class PixelGroups(TokenGroups):
     """Asymmetric groups along the positions of each channel, in reading order."""
 
     kind = "plus-pixel-groups"
-
-    def __init__(
-        self,
-        bits: int,
-        group: int = 32,
-        trials: int = 1,
-        zero_weight: float = 0.0,
-        zero_point: str = "inside",
-        positions: int = 1,
-    ) -> None:
-        super().__init__()
-        self.code_bits, self.group, self.positions = bits, group, positions
-        self.trials, self.zero_weight = trials, zero_weight
-        self.zero_point = zero_point
 
     def forward(self, tokens: Tensor) -> Tensor:
         """x_hat [B, N, C]."""
@@ -53,11 +37,3 @@ class PixelGroups(InputQuantizer):
         return travelling_bits(
             self.code_bits, self.positions, channels, self.group, self.zero_point
         )
-
-    def settings(self) -> dict[str, Any]:
-        """All constructor arguments."""
-        return {
-            "bits": self.code_bits, "group": self.group, "trials": self.trials,
-            "zero_weight": self.zero_weight, "zero_point": self.zero_point,
-            "positions": self.positions,
-        }  # fmt: skip
