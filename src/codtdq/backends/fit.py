@@ -12,8 +12,8 @@ from codtdq.native import library
 from codtdq.planning.plan import Site
 
 
-def obstacle(site: Site, operator: nn.Module, compute_dtype: torch.dtype) -> str | None:
-    """Why an operator, float or quantized, stays simulated; None if the engine takes it."""
+def not_int4(site: Site, compute_dtype: torch.dtype) -> str | None:
+    """Why an operator has no product of 4-bit weights and codes at all, on any engine."""
     act = site.activation
     if site.weight is None:
         return "its weight stays float"
@@ -23,6 +23,16 @@ def obstacle(site: Site, operator: nn.Module, compute_dtype: torch.dtype) -> str
         return "its input stays float"
     if compute_dtype is not torch.float32:
         return "compute_dtype is not fp32"
+    return None
+
+
+def obstacle(site: Site, operator: nn.Module, compute_dtype: torch.dtype) -> str | None:
+    """Why an operator, float or quantized, stays simulated; None if the engine takes it."""
+    act = site.activation
+    reason = not_int4(site, compute_dtype)
+    if reason is not None:
+        return reason
+    assert act is not None and site.weight is not None
     if isinstance(operator, nn.Conv2d | nn.Conv1d):
         if padding_of(operator) is None:
             return f"padding {operator.padding} of an even kernel is not the same on both sides"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.backends.cpu import folded, sides
-from codtdq.backends.fit import padding_of
+from codtdq.backends.fit import not_int4, padding_of
 from codtdq.backends.fusion import activation_of
 from codtdq.gpu import device
 from codtdq.gpu.weights import SLAB, GpuWeights, group_obstacle, weight_group_obstacle
@@ -36,14 +36,10 @@ def describe() -> str:
 def obstacle(site: Site, operator: nn.Module, compute_dtype: torch.dtype) -> str | None:
     """Why an operator, float or quantized, stays simulated; None if there is a kernel for it."""
     act = site.activation
-    if site.weight is None:
-        return "its weight stays float"
-    if site.weight.bits > 4:
-        return f"its weight has {site.weight.bits} bits, more than 4"
-    if act is None:
-        return "its input stays float"
-    if compute_dtype is not torch.float32:
-        return "compute_dtype is not fp32"
+    reason = not_int4(site, compute_dtype)
+    if reason is not None:
+        return reason
+    assert act is not None and site.weight is not None
     if isinstance(operator, nn.Conv2d | nn.Conv1d):
         if operator.padding_mode != "zeros" or padding_of(operator) is None:
             return f"padding {operator.padding_mode} {operator.padding}"
