@@ -109,8 +109,8 @@ def _execution(model: nn.Module) -> str:
 
 def _speed(float_model: nn.Module, model: nn.Module) -> dict[str, float]:
     """Milliseconds per image, and how many times faster the quantized model is (quartiles)."""
-    size = float_model.info.input_size  # type: ignore[union-attr]
-    image = torch.randn(1, 3, int(size), int(size))
+    size: int = float_model.info.input_size  # type: ignore[union-attr, assignment]
+    image = torch.randn(1, 3, size, size)
     with torch.inference_mode():
         times = interleaved(
             {"fp32": lambda: float_model(image), "int4": lambda: model(image)},

@@ -557,10 +557,13 @@ void check_depthwise(const std::string &set) {
   const cod_geometry shapes[] = {convolution(2, 9, 7, 3, 3, 1, 1, 1), convolution(1, 11, 13, 5, 3, 2, 2, 1),
                                  convolution(1, 12, 12, 3, 3, 1, 2, 2), convolution(1, 14, 15, 7, 7, 1, 3, 1)};
   for (const cod_geometry &g : shapes)
-    for (int64_t channels : {1, 19, 64})
-      for (int activation : {COD_ACT_NONE, COD_ACT_GELU, COD_ACT_RELU}) {
+    for (int64_t channels : {1, 19, 64, 330})
+      for (int activation : {COD_ACT_NONE, COD_ACT_GELU, COD_ACT_RELU, COD_ACT_GATED_GELU}) {
+        const bool gated = activation == COD_ACT_GATED_GELU;
+        if (gated && channels % 2) continue;
         const int64_t rows = g.batch * g.out_h * g.out_w, taps = g.kernel_h * g.kernel_w;
-        const int64_t positions = g.batch * g.in_h * g.in_w, row_stride = channels + 1;
+        const int64_t positions = g.batch * g.in_h * g.in_w, outputs = gated ? channels / 2 : channels;
+        const int64_t row_stride = outputs + 1;
         Random random{(uint64_t)(rows + channels)};
         // steps for groups of 12 (no multiple of any vector), of 32, or inside the weight
         const int group = activation == COD_ACT_GELU ? 12 : 32;
@@ -594,9 +597,16 @@ void check_depthwise(const std::string &set) {
           }
           y[i] = activated(total, activation), size[i] = magnitude;
         }
+        for (int64_t i = 0; i < rows * outputs && gated; i++) {
+          const int64_t gate = i / outputs * channels + i % outputs, value = gate + outputs;
+          const double left = activated(y[gate], COD_ACT_GELU), right = y[value];
+          // both factors are off by a little of their own size
+          const double off = size[gate] * std::fabs(right) + size[value] * std::fabs(left);
+          y[i] = left * right, size[i] = off + size[gate] * size[value] * 1e-6;
+        }
         const std::vector<float> one = run(set, 1), three = run(set, 3);
         std::string trouble =
-            compare(set, one, [&] { return run("generic", 1); }, y, size, channels, row_stride);
+            compare(set, one, [&] { return run("generic", 1); }, y, size, outputs, row_stride);
         if (trouble.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))
           trouble = "threads 1 and 3 differ";
         report(text(set, " depthwise ", g.kernel_h, "x", g.kernel_w, " dilation ", g.dilation_h,

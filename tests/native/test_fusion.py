@@ -13,6 +13,7 @@ import codtdq
 from codtdq import native
 from codtdq.backends import cpu, fusion, use_backend
 from codtdq.convert import quant_operators
+from codtdq.models.escnet_blocks import GatedGelu
 
 pytestmark = needs_engine
 
@@ -32,6 +33,8 @@ class Net(nn.Module):
         self.act = nn.GELU()
         self.again = nn.Conv2d(32, 32, 1)  # read by the norm and by a sum
         self.kept = nn.BatchNorm2d(32)
+        self.gated, self.gate = nn.Conv2d(32, 32, 3, padding=1, groups=32), GatedGelu()
+        self.dense, self.dense_gate = nn.Conv2d(16, 64, 1), GatedGelu()  # not depthwise
         self.tanh_fc, self.tanh = nn.Linear(32, 8), nn.GELU(approximate="tanh")
 
     def forward(self, x):
@@ -39,12 +42,13 @@ class Net(nn.Module):
         z = torch.cat([self.left(y), self.right(y)], 1) + self.gelu(self.depthwise(y))
         a = self.again(z)
         z = self.kept(a) + a
+        z = self.dense_gate(self.dense(self.gate(self.gated(z))))
         tokens = self.act(self.fc(z.flatten(2).transpose(1, 2)))
         return self.tanh(self.tanh_fc(tokens))
 
 
 FUSED = {
-    "stem": ["norm", "relu"], "depthwise": ["gelu"], "fc": ["act"],
+    "stem": ["norm", "relu"], "depthwise": ["gelu"], "gated": ["gate"], "fc": ["act"],
 }  # fmt: skip
 
 
@@ -79,7 +83,7 @@ def names(model):
 def test_followers_are_found_and_only_those():
     model = net()
     record = use_backend(model, "cpu", example=image())
-    assert names(model) == FUSED and record.fused == 4 and record.unfused is None
+    assert names(model) == FUSED and record.fused == 5 and record.unfused is None
     assert model.relu.forward is fusion.passed and "forward" not in vars(model.kept)
     use_backend(model, "reference")
     assert names(model) == {} and "forward" not in vars(model.relu)
@@ -132,7 +136,7 @@ def test_an_input_is_quantized_once_for_all_its_readers(monkeypatch):
         cpu, "encode_groups", lambda x, *rest: counted.append(x.shape) or encode(x, *rest)
     )
     together = run(model)
-    assert counted.count(torch.Size([2, 32, 9, 7])) == 2  # the shared tensor, and z
+    assert counted.count(torch.Size([2, 32, 9, 7])) == 3  # the shared tensor, z, and z once more
     for operator in quant_operators(model).values():
         operator.shared = operator.executor = None
     assert torch.equal(run(model), together)

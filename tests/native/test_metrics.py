@@ -19,15 +19,19 @@ def compare(name, preset, images):
     return {key: abs(native[key] - simulated[key]) for key in ("S", "wF", "F_mean", "MAE")}
 
 
-@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
-def test_data_set_metrics_are_those_of_the_simulation(name):
-    """On a hundred images: a flipped rounding moves single masks."""
-    for key, distance in compare(name, "cod-tdq-guarded", 100).items():
+@pytest.mark.parametrize(
+    ("name", "preset"), [("cfrn-small", "cod-tdq-guarded"), ("escnet-small", "w4a8")]
+)
+def test_data_set_metrics_are_those_of_the_simulation(name, preset):
+    """On a hundred images. With 4-bit activations that is too few for escnet-small: there, noise of
+    1e-6 on the images moves the simulation's own S by up to 4e-3.
+    """
+    for key, distance in compare(name, preset, 100).items():
         assert distance < 2e-3, key
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["cod-tdq", "w4a4", "w4a8", "dstg-only"])
+@pytest.mark.parametrize("preset", ["cod-tdq-guarded", "cod-tdq", "w4a4", "w4a8"])
 @pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
 def test_so_do_those_of_other_presets(name, preset):
     """On all images; where a preset breaks a network, its masks hang on single roundings."""

@@ -32,8 +32,18 @@ def cases():
         "product": (codes, step, sums, 4, weights.packed, weights.scales, [24, 9, 40], 32, 0,
                     *window, torch.randn(24), "gelu"),
         "depthwise": (codes, step, sums, 4, 32, taps, *window, None, "relu"),
+        "deform_conv": (x, torch.randn(2, 18, 5, 6), torch.randn(360, 7), torch.randn(7)),
         "quantize_groups": (x.permute(0, 2, 3, 1), *SETTINGS),
     }  # fmt: skip
+
+
+def test_a_gate_halves_the_channels():
+    codes, step, sums, bits, group, taps, *rest = cases()["depthwise"]
+    arguments = (codes, step, sums, bits, group, taps, *rest[:-1], "gated_gelu")
+    assert torch.ops.codtdq.depthwise(*arguments).shape[1] == 20
+    torch.library.opcheck(
+        torch.ops.codtdq.depthwise.default, arguments, test_utils=("test_schema", "test_faketensor")
+    )
 
 
 @pytest.mark.parametrize("name", list(cases()))

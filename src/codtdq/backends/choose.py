@@ -10,6 +10,7 @@ from torch import nn
 
 from codtdq.backends import cpu, triton
 from codtdq.backends.fit import obstacle
+from codtdq.backends.float_operators import give_back, take_over
 from codtdq.backends.fusion import blank_products, fuse, separate
 from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError, UnsupportedError
@@ -37,6 +38,7 @@ class BackendRecord:
     fused: int = 0  # norms and activations that are computed along with a product
     sharing: int = 0  # operators that use the codes of another one
     unfused: str | None = None  # why nothing was fused
+    float_operators: tuple[str, ...] = ()  # that the engine computes too, not quantized
 
     @property
     def execution(self) -> str:
@@ -54,6 +56,7 @@ class BackendRecord:
             "fused_modules": self.fused,
             "shared_inputs": self.sharing,
             "unfused": self.unfused,
+            "float_operators": list(self.float_operators),
         }
 
 
@@ -73,6 +76,7 @@ def use_backend(
     operators = quant_operators(model)
     record = _decide(model, backend)
     separate(operators)
+    give_back(model)
     for operator in operators.values():
         operator.backend = operator.executor = None
         operator.channels_last = False
@@ -114,6 +118,7 @@ def _go_native(
         sharing=sum(operator.shared is not None for operator in native.values())
         - len({id(operator.shared) for operator in native.values() if operator.shared}),
         unfused=unfused,
+        float_operators=take_over(model) if on_cpu else (),
     )
 
 
@@ -132,7 +137,7 @@ def _fuse(
             graph = trace(model, example, names=operators)
     except Exception as error:  # a model may fail on the example in any way it likes
         return f"the trace failed: {type(error).__name__}: {' '.join(str(error).split())}"
-    fuse(native, model, graph, engine.encoding)
+    fuse(native, model, graph, engine.encoding, gates=engine is cpu)
     return None
 
 

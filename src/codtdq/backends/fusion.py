@@ -1,7 +1,8 @@
 """Work that the engine does along with a product: what follows it, and what it shares.
 
 A batch norm, GELU or ReLU that alone reads an operator's output is computed in the epilogue of its
-product; operators that read the same tensor quantize it once. Both facts come from a trace.
+product, a gate (GELU of half of the channels times the others) in that of a depthwise convolution;
+operators that read the same tensor quantize it once. These facts come from a trace.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from codtdq.native.products import Codes
 from codtdq.planning.graph import ModelGraph
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+GATE = "gated_gelu"  # the engine's name for it
 
 
 class SharedInput:
@@ -78,14 +80,17 @@ class _Blank:
 
 def fuse(
     operators: dict[str, QuantOperator], model: nn.Module, graph: ModelGraph,
-    encoding: Callable[[QuantOperator], Hashable],
+    encoding: Callable[[QuantOperator], Hashable], *, gates: bool = False,
 ) -> None:  # fmt: skip
     """Give operators their followers and what they share; undone by `separate`.
 
-    encoding: what two operators must agree on to share codes.
+    encoding: what two operators must agree on to share codes. gates: whether depthwise convolutions
+    take the gate that follows them.
     """
     for name, operator in operators.items():
         followers = _followers(name, model, graph)
+        if not gates and activation_of(followers) == GATE:
+            followers = followers[:-1]
         if followers:
             operator.followers = followers
             for follower in followers:
@@ -137,6 +142,8 @@ def activation_of(followers: tuple[nn.Module, ...]) -> str:
             return "gelu"
         if isinstance(module, nn.ReLU):
             return "relu"
+        if getattr(module, "fused_as", "") == GATE:
+            return GATE
     return "none"
 
 
@@ -148,7 +155,8 @@ def _followers(name: str, model: nn.Module, graph: ModelGraph) -> tuple[nn.Modul
     if follower is not None and _is_norm(model.get_submodule(follower)) and not linear:
         found.append(model.get_submodule(follower))
         follower = graph.followers.get(follower)
-    if follower is not None and _is_activation(model.get_submodule(follower)):
+    operator = model.get_submodule(name)
+    if follower is not None and _is_activation(model.get_submodule(follower), operator):
         found.append(model.get_submodule(follower))
     return tuple(found)
 
@@ -157,7 +165,12 @@ def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, NORMS) and module.running_mean is not None
 
 
-def _is_activation(module: nn.Module) -> bool:
+def _is_activation(module: nn.Module, operator: nn.Module) -> bool:
+    if getattr(module, "fused_as", "") == GATE:
+        return (
+            isinstance(operator, nn.Conv2d | nn.Conv1d)
+            and operator.groups == operator.in_channels == operator.out_channels
+        )
     return isinstance(module, nn.ReLU) or (
         isinstance(module, nn.GELU) and module.approximate == "none"
     )

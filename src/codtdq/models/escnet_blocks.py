@@ -90,6 +90,17 @@ class ConvBottleneck(nn.Module):
         return self.conv2(F.relu(self.bn(self.conv1(x))))
 
 
+class GatedGelu(nn.Module):
+    """GELU(a) * b of the halves (a, b) of the channels, [B, 2C, H, W] -> [B, C, H, W]."""
+
+    fused_as: ClassVar[str] = "gated_gelu"  # an engine may compute it along with what comes before
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, 2C, H, W] -> [B, C, H, W]."""
+        gate, value = x.chunk(2, dim=1)
+        return F.gelu(gate) * value
+
+
 class GatedFeedForward(nn.Module):
     """project_out(GELU(a) * b), (a, b) = halves of a depthwise 3x3 of project_in(x); no biases."""
 
@@ -100,12 +111,12 @@ class GatedFeedForward(nn.Module):
         hidden = channels * factor
         self.project_in = nn.Conv2d(channels, 2 * hidden, 1, bias=False)
         self.dwconv = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1, groups=2 * hidden, bias=False)
+        self.gate = GatedGelu()
         self.project_out = nn.Conv2d(hidden, channels, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, C, H, W]."""
-        gate, value = self.dwconv(self.project_in(x)).chunk(2, dim=1)
-        return self.project_out(F.gelu(gate) * value)
+        return self.project_out(self.gate(self.dwconv(self.project_in(x))))
 
 
 def split_heads(maps: Tensor, heads: int) -> Tensor:

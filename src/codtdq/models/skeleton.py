@@ -36,4 +36,4 @@ def _build_empty() -> Iterator[None]:
     try:
         yield
     finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+        nn.Module.register_parameter = register  # type: ignore[method-assign]

@@ -98,6 +98,16 @@ class Geometry(Structure):
     ]  # fmt: skip
 
 
+class Deform(Structure):
+    """cod_deform."""
+
+    _fields_ = [
+        (name, c_int64)
+        for name in ("batch", "height", "width", "channels", "offset_image", "offset_channel",
+                     "offset_row", "offset_column")
+    ]  # fmt: skip
+
+
 class Weight(Structure):
     """cod_weight."""
 
@@ -117,6 +127,7 @@ STRUCTURES = {
     "INPUT_BYTES": Input,
     "OUTPUT_BYTES": Output,
     "GEOMETRY_BYTES": Geometry,
+    "DEFORM_BYTES": Deform,
     "WEIGHT_BYTES": Weight,
 }
 
@@ -287,6 +298,9 @@ def _declare(library: Any) -> None:
     ]  # fmt: skip
     library.cod_depthwise.argtypes = [
         POINTER(Input), POINTER(Geometry), c_int64, c_int32, c_void_p, POINTER(Output), c_int32
+    ]  # fmt: skip
+    library.cod_deform_rows.argtypes = [
+        c_void_p, c_void_p, POINTER(Deform), c_int64, c_int64, c_void_p, c_int32
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codtdq.native import library, products
+from codtdq.native import deform, library, products
 from codtdq.native.library import QuantSpec
 from codtdq.native.products import Codes, Window
 from codtdq.native.weights import PackedWeights
@@ -27,6 +27,7 @@ _SCHEMAS = {
     f"int[] shape, int group, int weight_group, {_WINDOW}, Tensor? bias, str activation) -> Tensor",
     "depthwise": "(Tensor codes, Tensor step, Tensor sums, int bits, int group, Tensor taps, "
     f"{_WINDOW}, Tensor? bias, str activation) -> Tensor",
+    "deform_conv": "(Tensor x, Tensor offsets, Tensor weight, Tensor bias) -> Tensor",
 }
 _operators = torch.library.Library("codtdq", "FRAGMENT")
 for _name, _schema in _SCHEMAS.items():
@@ -119,9 +120,15 @@ def _product_shape(
 def _depthwise_shape(
     codes: Tensor, step: Tensor, sums: Tensor, bits: int, group: int, taps: Tensor,
     maps: list[int], kernel: list[int], stride: list[int], padding: list[int],
-    dilation: list[int], *rest: Any,
+    dilation: list[int], bias: Tensor | None, activation: str,
 ) -> Tensor:  # fmt: skip
-    return taps.new_empty(_window(maps, kernel, stride, padding, dilation).rows, taps.shape[1])
+    rows = _window(maps, kernel, stride, padding, dilation).rows
+    return taps.new_empty(rows, products.depthwise_outputs(taps.shape[1], activation))
+
+
+def _deform_shape(x: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    rows = x.new_empty(x.shape[0], *x.shape[2:], weight.shape[1])
+    return rows.permute(0, 3, 1, 2)
 
 
 def _window(maps: Any, *sides: Any) -> Window:
@@ -138,6 +145,7 @@ for _name, _on_cpu, _on_meta in (
     ("largest_magnitude", largest_magnitude, _magnitude_shape),
     ("product", product, _product_shape),
     ("depthwise", depthwise, _depthwise_shape),
+    ("deform_conv", deform.deform_conv, _deform_shape),
 ):
     _operators.impl(_name, _on_cpu, "CPU")
     _operators.impl(_name, _on_meta, "Meta")

@@ -16,7 +16,7 @@ from codtdq.native import library
 from codtdq.native.library import Geometry, Input, Output, Quantized, QuantSpec, Rows, byref
 from codtdq.native.weights import PackedWeights
 
-ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2}
+ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "gated_gelu": 3}
 WIDE = 5  # codes of more bits need the wide sums
 
 
@@ -160,24 +160,29 @@ def _multiply(
 def depthwise(
     x: Codes, group: int, taps: Tensor, window: Window, bias: Tensor | None, activation: str
 ) -> Tensor:
-    """Depthwise convolution with taps [T, C]: output rows [window.rows, C].
+    """Depthwise convolution with taps [T, C]: output rows [window.rows, C], half of it if gated.
 
     Steps per token group [rows, K] are read with the codes; fixed ones, [1] or [C], go into taps.
     """
     grouped = x.step.ndim > 1
     weight = taps if grouped else taps * x.step
     channels = weight.shape[1]
-    y = torch.empty(window.rows, channels)
+    y = torch.empty(window.rows, depthwise_outputs(channels, activation))
     given = Input(
         x.codes.data_ptr(), x.codes.stride(0), x.step.data_ptr(), None, x.sums.stride(0), grouped,
         x.bits > WIDE,
     )  # fmt: skip
-    out = Output(y.data_ptr(), channels, _pointer(bias), ACTIVATIONS[activation])
+    out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
     library.check(library.engine().cod_depthwise(
         byref(given), byref(window.geometry()), channels, group, weight.data_ptr(), byref(out),
         torch.get_num_threads(),
     ))  # fmt: skip
     return y
+
+
+def depthwise_outputs(channels: int, activation: str) -> int:
+    """Channels that a depthwise convolution gives: a gate consumes half of them."""
+    return channels // 2 if activation == "gated_gelu" else channels
 
 
 def finer_groups(x: Codes, group: int, finer: int) -> Codes:

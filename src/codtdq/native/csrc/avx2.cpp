@@ -410,4 +410,4 @@ static inline VF codes_as_floats(const int8_t *codes) {
 extern const cod::Kernels kAvx2;
 const cod::Kernels kAvx2 = {"avx2",    runs_here, kLanes, quantize_block, encode_group, encode_each,
                             gelu,      MR,        NR, tile,          unpack, activate,
-                            dequantize, depthwise,  magnitudes};
+                            dequantize, depthwise, multiply, blend, magnitudes};

@@ -105,7 +105,9 @@ COD_API int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t input
 COD_API int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weight *weight,
                                 int32_t threads);
 
-enum { COD_ACT_NONE = 0, COD_ACT_GELU = 1, COD_ACT_RELU = 2 };
+/* COD_ACT_GATED_GELU, of depthwise convolutions only: GELU of the first half of the channels times
+ * the second half. */
+enum { COD_ACT_NONE = 0, COD_ACT_GELU = 1, COD_ACT_RELU = 2, COD_ACT_GATED_GELU = 3 };
 
 /* y[r, o] = act(sum over taps and groups of s_x s_w (sum q_x q_w) + bias[o]).
  * codes: int8 [*, code_stride], zero-points already taken off; step: [*, K] per token group, or
@@ -141,6 +143,17 @@ COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry,
 COD_API int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
                               int32_t group, const float *weight, const cod_output *y,
                               int32_t threads);
+
+/* Maps x [batch, height, width, channels] without gaps, offsets [batch, 18, height, width] as pairs
+ * (dy, dx) of pixels, at any strides (in floats). */
+typedef struct {
+  int64_t batch, height, width, channels;
+  int64_t offset_image, offset_channel, offset_row, offset_column;
+} cod_deform;
+
+/* Bilinear samples, zero outside the map: tokens [first, first + count) -> rows [count, 9, channels]. */
+COD_API int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
+                                int64_t first, int64_t count, float *rows, int32_t threads);
 
 #ifdef __cplusplus
 }

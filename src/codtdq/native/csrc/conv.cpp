@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "aligned.h"
+#include "geometry.h"
 #include "kernels.h"
 
 namespace {
@@ -13,10 +14,9 @@ namespace {
 using cod::kernels;
 
 using cod::Aligned;
+using cod::kWorthSharing;
 
 constexpr int64_t kRowBlock = 96;  // rows that share one unpacked panel
-constexpr int64_t kWorthSharing = 1 << 20;  // products; waking another thread takes about as long
-constexpr int64_t kDepthwiseRows = 416, kDepthwiseChannels = 128;  // 200 to 300 kB of values
 
 // Walks over output rows and tells which input row each of its taps reads, -1 in the padding.
 // Divisions only to begin with: they would cost more than the products of a narrow convolution.
@@ -49,12 +49,6 @@ int64_t scales_of_panel(const cod_weight &w) { return w.weight_group ? w.taps * 
 bool usable(const cod_weight *w) {
   return w && w->packed && w->scales && (uintptr_t)w->packed % 64 == 0 &&
          (uintptr_t)w->scales % 64 == 0 && w->columns == kernels().columns;
-}
-
-bool fits(const cod_geometry *g) {
-  return g && g->batch >= 0 && g->in_h >= 0 && g->in_w >= 0 && g->out_h >= 0 && g->out_w >= 0 &&
-         g->kernel_h > 0 && g->kernel_w > 0 && g->stride_h > 0 && g->stride_w > 0 &&
-         g->dilation_h > 0 && g->dilation_w > 0 && g->pad_h >= 0 && g->pad_w >= 0;
 }
 
 }  // namespace
@@ -124,7 +118,7 @@ int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weigh
 int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_weight *w,
                  const cod_output *y, int32_t threads) {
   const auto &k = kernels();
-  if (!x || !usable(w) || !y || !fits(geometry)) return COD_BAD_ARGUMENT;
+  if (!x || !usable(w) || !y || !cod::fits(geometry)) return COD_BAD_ARGUMENT;
   if (w->taps != (int64_t)geometry->kernel_h * geometry->kernel_w) return COD_BAD_ARGUMENT;
   if (x->code_stride < w->groups * w->group || x->row_groups < w->groups) return COD_BAD_ARGUMENT;
   const int64_t rows = geometry->batch * geometry->out_h * geometry->out_w;
@@ -225,69 +219,6 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
     }
   };
   cod::parallel_for(blocks * cuts, 1, threads, body);
-  return failed ? COD_NO_MEMORY : COD_OK;
-}
-
-int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
-                      int32_t group, const float *weight, const cod_output *y, int32_t threads) {
-  if (!x || !weight || !y || !fits(geometry) || channels < 1 || group < 1) return COD_BAD_ARGUMENT;
-  if (x->code_stride < channels || (x->step_mode && !x->step)) return COD_BAD_ARGUMENT;
-  const cod_geometry &g = *geometry;
-  const int64_t taps = (int64_t)g.kernel_h * g.kernel_w;
-  if (x->step_mode && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
-  const int64_t blocks = (channels + kDepthwiseChannels - 1) / kDepthwiseChannels;
-  if (g.batch * g.out_h * g.out_w == 0) return COD_OK;
-  // A few output lines and a block of channels at a time: the input lines under them are
-  // dequantized once, into memory that stays in the cache.
-  const int64_t lines = kDepthwiseRows / g.out_w + 1, bands = (g.out_h + lines - 1) / lines;
-  const int64_t reach = (lines - 1) * g.stride_h + (int64_t)(g.kernel_h - 1) * g.dilation_h + 1;
-  const int64_t kept = reach < g.in_h ? reach : g.in_h;
-  if (g.batch * g.out_h * g.out_w * channels * taps * 8 < kWorthSharing) threads = 1;
-  const auto &k = kernels();
-  std::atomic<bool> failed{false};
-  auto body = [&](int64_t first, int64_t last) {
-    Aligned memory(kept * g.in_w * kDepthwiseChannels * (int64_t)sizeof(float));
-    std::vector<const float *> x_of((size_t)taps);
-    if (!memory.data) {
-      failed = true;
-      return;
-    }
-    auto *x_hat = reinterpret_cast<float *>(memory.data);
-    for (int64_t item = first; item < last; item++) {
-      const int64_t block = item % blocks, band = item / blocks % bands, b = item / blocks / bands;
-      const int64_t from = block * kDepthwiseChannels;
-      const int64_t n = channels - from < kDepthwiseChannels ? channels - from : kDepthwiseChannels;
-      const int64_t begin = band * lines, end = begin + lines < g.out_h ? begin + lines : g.out_h;
-      int64_t low = begin * g.stride_h - g.pad_h, high = low + (end - 1 - begin) * g.stride_h;
-      high += (int64_t)(g.kernel_h - 1) * g.dilation_h + 1;
-      low = low > 0 ? low : 0, high = high < g.in_h ? high : g.in_h;
-      for (int64_t at = 0; at < (high - low) * g.in_w; at++) {
-        const int64_t row = (b * g.in_h + low) * g.in_w + at;
-        const int8_t *codes = x->codes + row * x->code_stride;
-        for (int64_t c = from; c < from + n;) {
-          const int64_t whole = (c / group + 1) * group, stop = whole < from + n ? whole : from + n;
-          const float step = x->step_mode ? x->step[row * x->row_groups + c / group] : 1.0f;
-          k.dequantize(codes + c, stop - c, step, x_hat + at * kDepthwiseChannels + c - from);
-          c = stop;
-        }
-      }
-      for (int64_t oy = begin; oy < end; oy++)
-        for (int64_t ox = 0; ox < g.out_w; ox++) {
-          for (int64_t t = 0; t < taps; t++) {
-            const int64_t iy = oy * g.stride_h - g.pad_h + t / g.kernel_w * g.dilation_h;
-            const int64_t ix = ox * g.stride_w - g.pad_w + t % g.kernel_w * g.dilation_w;
-            const bool inside = iy >= 0 && iy < g.in_h && ix >= 0 && ix < g.in_w;
-            x_of[t] =
-                inside ? x_hat + ((iy - low) * g.in_w + ix) * kDepthwiseChannels : nullptr;
-          }
-          float *out = y->data + ((b * g.out_h + oy) * g.out_w + ox) * y->row_stride + from;
-          k.depthwise({x_of.data(), weight + from, y->bias ? y->bias + from : nullptr, channels,
-                       (int)taps, out}, n);
-          if (y->activation != COD_ACT_NONE) k.activate(out, n, y->activation);
-        }
-    }
-  };
-  cod::parallel_for(g.batch * bands * blocks, 1, threads, body);
   return failed ? COD_NO_MEMORY : COD_OK;
 }
 

@@ -1,17 +1,11 @@
 // Depthwise convolution, channels across lanes: written once, compiled for every set.
-// The including file defines W, VF and codes_as_floats(W codes) -> VF.
+// The including file defines W, VF, vfma and codes_as_floats(W codes) -> VF.
 
 namespace {
 
-constexpr int kDeep = 4;  // vectors that are summed side by side, to hide the latency of adding
+constexpr int kSideBySide = 8;  // pixels that are summed at once: adding has its latency
 
-static inline VF load_floats(const float *x) {
-  VF v;
-  __builtin_memcpy(&v, x, sizeof v);
-  return v;
-}
-
-static void dequantize(const int8_t *codes, int64_t n, float step, float *x_hat) {
+static inline void dequantize_group(const int8_t *codes, int64_t n, float step, float *x_hat) {
   int64_t i = 0;
   for (; i + W <= n; i += W) {
     const VF v = codes_as_floats(codes + i) * step;
@@ -20,29 +14,52 @@ static void dequantize(const int8_t *codes, int64_t n, float step, float *x_hat)
   for (; i < n; i++) x_hat[i] = (float)codes[i] * step;
 }
 
-template <int N>
-static inline void depthwise_vectors(const cod::DepthwisePixel &p, int64_t c) {
-  VF sum[N];
-  for (int i = 0; i < N; i++) sum[i] = p.bias ? load_floats(p.bias + c + i * W) : VF{};
-  for (int t = 0; t < p.taps; t++) {
-    const float *x = p.x[t], *w = p.weight + t * p.weight_stride;
-    if (!x) continue;
-#pragma GCC unroll 4
-    for (int i = 0; i < N; i++) sum[i] += load_floats(x + c + i * W) * load_floats(w + c + i * W);
+static void dequantize(const int8_t *codes, int64_t from, int64_t n, int group, const float *steps,
+                       float *x_hat) {
+  const int64_t end = from + n;
+  if (!steps) return dequantize_group(codes + from, n, 1.0f, x_hat);
+  for (int64_t c = from, g = from / group; c < end; g++) {
+    const int64_t whole = (g + 1) * group, stop = whole < end ? whole : end;
+    dequantize_group(codes + c, stop - c, steps[g], x_hat + c - from);
+    c = stop;
   }
-  for (int i = 0; i < N; i++) __builtin_memcpy(p.y + c + i * W, &sum[i], sizeof(VF));
 }
 
-static void depthwise(const cod::DepthwisePixel &p, int64_t n) {
-  int64_t c = 0;
-  for (; c + kDeep * W <= n; c += kDeep * W) depthwise_vectors<kDeep>(p, c);
-  for (; c + W <= n; c += W) depthwise_vectors<1>(p, c);
-  for (; c < n; c++) {
-    float sum = p.bias ? p.bias[c] : 0.0f;
-    for (int t = 0; t < p.taps; t++)
-      if (p.x[t]) sum += p.x[t][c] * p.weight[t * p.weight_stride + c];
-    p.y[c] = sum;
+// W channels of N pixels: a weight is loaded once for all of them.
+template <int N>
+static inline void depthwise_pixels(const cod::DepthwiseLine &line, int64_t p, int64_t c) {
+  VF sum[N];
+  const VF start = line.bias ? load_lanes(line.bias + c) : VF{};
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++) sum[i] = start;
+  for (int t = 0; t < line.taps; t++) {
+    const VF w = load_lanes(line.weight[t] + c);
+    const float *x = line.x[t] + p * line.x_step + c;
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) sum[i] = vfma(load_lanes(x + i * line.x_step), w, sum[i]);
   }
+  float *y = line.y + p * line.y_step + c;
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++) __builtin_memcpy(y + i * line.y_step, &sum[i], sizeof(VF));
+}
+
+template <int N>
+static inline void depthwise_strip(const cod::DepthwiseLine &line, int64_t p, int64_t n) {
+  int64_t c = 0;
+  for (; c + W <= n; c += W) depthwise_pixels<N>(line, p, c);
+  for (; c < n; c++)
+    for (int i = 0; i < N; i++) {
+      float sum = line.bias ? line.bias[c] : 0.0f;
+      for (int t = 0; t < line.taps; t++)
+        sum += line.x[t][(p + i) * line.x_step + c] * line.weight[t][c];
+      line.y[(p + i) * line.y_step + c] = sum;
+    }
+}
+
+static void depthwise(const cod::DepthwiseLine &line, int64_t n) {
+  int64_t p = 0;
+  for (; p + kSideBySide <= line.pixels; p += kSideBySide) depthwise_strip<kSideBySide>(line, p, n);
+  for (; p < line.pixels; p++) depthwise_strip<1>(line, p, n);
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ double cod_constant(const char *name) {
       {"INPUT_BYTES", sizeof(cod_input)},
       {"OUTPUT_BYTES", sizeof(cod_output)},
       {"GEOMETRY_BYTES", sizeof(cod_geometry)},
+      {"DEFORM_BYTES", sizeof(cod_deform)},
       {"WEIGHT_BYTES", sizeof(cod_weight)},
   };
   for (const auto &entry : table)

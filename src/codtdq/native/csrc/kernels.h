@@ -41,12 +41,12 @@ struct Epilogue {
   float *acc;
 };
 
-// y[c] = sum over taps of x[t][c] weight[t, c] + bias[c]; a tap in the padding has x[t] = NULL.
-struct DepthwisePixel {
-  const float *const *x;
-  const float *weight, *bias;  // bias may be NULL
-  int64_t weight_stride;
+// A line of pixels: y[p, c] = sum over taps of x[t][p, c] weight[t][c] + bias[c].
+struct DepthwiseLine {
+  const float *const *x, *const *weight;  // [taps]: of the first pixel; of the tap
+  const float *bias;                      // or NULL
   int taps;
+  int64_t pixels, x_step, y_step;  // steps: floats from pixel to pixel
   float *y;
 };
 
@@ -72,8 +72,13 @@ struct Kernels {
   // nibbles -> bytes: n bytes of `packed` become 2 n bytes
   void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
   void (*activate)(float *y, int64_t n, int activation);  // in place
-  void (*dequantize)(const int8_t *codes, int64_t n, float step, float *x_hat);
-  void (*depthwise)(const DepthwisePixel &pixel, int64_t n);  // n channels
+  // channels [from, from + n) of a token; steps: one per group, or NULL where they are 1
+  void (*dequantize)(const int8_t *codes, int64_t from, int64_t n, int group, const float *steps,
+                     float *x_hat);
+  void (*depthwise)(const DepthwiseLine &line, int64_t n);  // n channels
+  void (*multiply)(float *y, const float *x, int64_t n);    // y *= x
+  // y = sum over i of share[i] x[i]
+  void (*blend)(const float *const *x, const float *share, int count, int64_t n, float *y);
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 };

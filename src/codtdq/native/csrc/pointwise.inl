@@ -67,4 +67,27 @@ static void magnitudes(const float *x, int64_t n, bool each, int32_t *best) {
   best[0] = largest;
 }
 
+static void multiply(float *y, const float *x, int64_t n) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    const VF v = load_lanes(y + i) * load_lanes(x + i);
+    __builtin_memcpy(y + i, &v, sizeof v);
+  }
+  for (; i < n; i++) y[i] *= x[i];
+}
+
+static void blend(const float *const *x, const float *share, int count, int64_t n, float *y) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    VF sum{};
+    for (int j = 0; j < count; j++) sum = vfma(load_lanes(x[j] + i), VF{} + share[j], sum);
+    __builtin_memcpy(y + i, &sum, sizeof sum);
+  }
+  for (; i < n; i++) {
+    float sum = 0.0f;
+    for (int j = 0; j < count; j++) sum += x[j][i] * share[j];
+    y[i] = sum;
+  }
+}
+
 }  // namespace
