@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _BUILDING = threading.Lock()  # the replacement below is seen by every thread
 
@@ -19,8 +20,26 @@ def without_parameters() -> Iterator[None]:
     Their initial values are neither drawn nor stored: for a large network that is most of the time
     and of the memory that building takes.
     """
-    with _BUILDING:
+    with _BUILDING, _NothingToFill():
         yield from _build_empty()
+
+
+class _NothingToFill(TorchFunctionMode):
+    """Leaves out what would change a tensor without memory, in this thread.
+
+    torch would compute the shape of every random draw, and import its compiler for that.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        given = kwargs or {}
+        target = args[0] if args else given.get("tensor")  # as torch.nn.init calls it
+        in_place = name.endswith("_") and not name.endswith("__")
+        if in_place and isinstance(target, Tensor) and target.is_meta:
+            return target
+        return func(*args, **given)
 
 
 def _build_empty() -> Iterator[None]:
