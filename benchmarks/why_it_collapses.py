@@ -1,6 +1,6 @@
 """Which inputs lose their evidence under which method: SQNR and zero mass of the worst operators.
 
-    python benchmarks/why_it_collapses.py [--model cfrn-small] [--images 8]
+python benchmarks/why_it_collapses.py [--model cfrn-small] [--images 8]
 """
 
 import argparse
