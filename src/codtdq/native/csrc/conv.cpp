@@ -234,7 +234,9 @@ int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t 
   if (x->code_stride < channels || (x->step_mode && !x->step)) return COD_BAD_ARGUMENT;
   const cod_geometry &g = *geometry;
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w;
-  if (x->step_mode && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
+  const bool by_pixel = x->step_mode == 2;
+  if (x->step_mode == 1 && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
+  const int64_t pixel_groups = (g.in_h * g.in_w + group - 1) / group;  // of an image
   const int64_t blocks = (channels + kDepthwiseChannels - 1) / kDepthwiseChannels;
   if (g.batch * g.out_h * g.out_w == 0) return COD_OK;
   // A few output lines and a block of channels at a time: the input lines under them are
@@ -264,6 +266,12 @@ int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t 
       for (int64_t at = 0; at < (high - low) * g.in_w; at++) {
         const int64_t row = (b * g.in_h + low) * g.in_w + at;
         const int8_t *codes = x->codes + row * x->code_stride;
+        if (by_pixel) {
+          const int64_t own = b * pixel_groups + (low * g.in_w + at) / group;
+          k.dequantize_each(codes + from, n, x->step + own * channels + from,
+                            x_hat + at * kDepthwiseChannels);
+          continue;
+        }
         for (int64_t c = from; c < from + n;) {
           const int64_t whole = (c / group + 1) * group, stop = whole < from + n ? whole : from + n;
           const float step = x->step_mode ? x->step[row * x->row_groups + c / group] : 1.0f;

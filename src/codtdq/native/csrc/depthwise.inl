@@ -20,6 +20,15 @@ static void dequantize(const int8_t *codes, int64_t n, float step, float *x_hat)
   for (; i < n; i++) x_hat[i] = (float)codes[i] * step;
 }
 
+static void dequantize_each(const int8_t *codes, int64_t n, const float *step, float *x_hat) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    const VF v = codes_as_floats(codes + i) * load_floats(step + i);
+    __builtin_memcpy(x_hat + i, &v, sizeof v);
+  }
+  for (; i < n; i++) x_hat[i] = (float)codes[i] * step[i];
+}
+
 template <int N>
 static inline void depthwise_vectors(const cod::DepthwisePixel &p, int64_t c) {
   VF sum[N];

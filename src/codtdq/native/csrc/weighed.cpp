@@ -1,0 +1,260 @@
+// Groups whose range is weighed: 4-bit codes, a zero-point, an E4M3 scale under one float per image.
+// Two passes over an image: the largest step gives the unit of its scales, then groups are encoded.
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+
+namespace {
+
+using cod::kernels;
+
+constexpr int kRowBlock = 16;  // rows of token groups that are read at once
+constexpr float kLargestE4M3 = 448.0f, kTiny = 1e-30f;
+
+// Rows as contiguous floats, transformed, the last value repeated up to `padded`.
+class Reader {
+ public:
+  Reader(const cod_rows &x, const cod_transform &transform, int64_t padded, int64_t most)
+      : x_(x), transform_(transform), padded_(padded),
+        changed_(transform.shift || transform.scale || transform.order || transform.hadamard),
+        copy_(changed_ || x.channel_stride != 1 || padded != x.channels) {
+    if (!copy_) return;
+    buffer_.resize((size_t)(most * padded));
+    if (x.channel_stride != 1) strided_.resize((size_t)(most * x.channels));
+  }
+
+  void read(int64_t begin, int64_t end, const float **rows) {
+    for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
+    if (!copy_) return;
+    const int64_t n = end - begin, channels = x_.channels;
+    if (x_.channel_stride != 1) {
+      for (int64_t c = 0; c < channels; c++) {
+        const float *column = x_.data + begin * x_.row_stride + c * x_.channel_stride;
+        for (int64_t i = 0; i < n; i++) strided_[i * channels + c] = column[i * x_.row_stride];
+      }
+      for (int64_t i = 0; i < n; i++) rows[i] = &strided_[i * channels];
+    }
+    for (int64_t i = 0; i < n; i++) {
+      float *row = &buffer_[i * padded_];
+      kernels().transform(rows[i], channels, transform_, row);
+      for (int64_t c = channels; c < padded_; c++) row[c] = row[channels - 1];
+      rows[i] = row;
+    }
+  }
+
+ private:
+  const cod_rows &x_;
+  const cod_transform &transform_;
+  int64_t padded_;
+  bool changed_, copy_;
+  std::vector<float> buffer_, strided_;
+};
+
+// The largest of several threads' results; floats that are not negative are in the order of their
+// bits, and a NaN comes last.
+class Largest {
+ public:
+  void add(float value) {
+    uint32_t bits, before = bits_.load();
+    std::memcpy(&bits, &value, sizeof bits);
+    while (bits > before && !bits_.compare_exchange_weak(before, bits)) {
+    }
+  }
+  float value() const {
+    const uint32_t bits = bits_.load();
+    float found;
+    std::memcpy(&found, &bits, sizeof found);
+    return found;
+  }
+
+ private:
+  std::atomic<uint32_t> bits_{0};
+};
+
+cod::Weighing weighing_of(const cod_weigh_spec &spec, int64_t size) {
+  cod::Weighing w{};
+  w.levels = (float)((1 << spec.bits) - 1);
+  w.group = (int)size, w.trials = spec.trials, w.zero_point = spec.zero_point;
+  w.zero_weight = spec.zero_weight;
+  return w;
+}
+
+// The unit of an image's scales; false where a value is not finite: then nothing has a code.
+bool set_unit(float largest, cod::Weighing &w) {
+  const float unit = largest / kLargestE4M3;
+  w.unit = unit > kTiny ? unit : kTiny;
+  w.divide = largest > 0x1p100f;  // 1 / step might be denormal
+  return std::isfinite(largest);
+}
+
+bool usable(const cod_rows *x, int64_t images, const cod_weigh_spec *spec, const cod_quantized *out) {
+  return x && spec && out && images >= 1 && x->rows >= 0 && x->rows % images == 0 &&
+         x->channels >= 1 && (x->data || x->rows == 0) && spec->bits >= 2 && spec->bits <= 7 &&
+         spec->group >= 1 && spec->group <= COD_MAX_GROUP && spec->trials >= 1 &&
+         spec->trials <= COD_MAX_TRIALS && spec->zero_point >= COD_ZERO_NONE &&
+         (spec->zero_point < COD_ZERO_WIDE || (spec->zero_point == COD_ZERO_WIDE && spec->bits <= 4));
+}
+
+cod_rows image_of(const cod_rows &x, int64_t image, int64_t positions) {
+  cod_rows one = x;
+  one.data = x.data + image * positions * x.row_stride;
+  one.rows = positions;
+  return one;
+}
+
+void fill(float *to, int64_t n, float value) {
+  for (int64_t i = 0; to && i < n; i++) to[i] = value;
+}
+
+}  // namespace
+
+extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
+                                    const cod_quantized *out, int32_t threads) {
+  if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
+  const int64_t channels = x->channels, size = spec->group < channels ? spec->group : channels;
+  const int64_t count = (channels + size - 1) / size, padded = count * size;
+  const int64_t stored = count > 1 ? size : (out->codes ? out->code_stride : size);
+  if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
+  const int64_t positions = x->rows / images;
+  const int64_t tail = channels - (count - 1) * size;  // of a row: its last group
+  const auto &k = kernels();
+  int64_t grain = 8192 / padded / kRowBlock * kRowBlock;
+  grain = grain < kRowBlock ? kRowBlock : grain;
+  for (int64_t image = 0; image < images; image++) {
+    const cod_rows rows_of = image_of(*x, image, positions);
+    const int64_t row0 = image * positions;
+    cod::Weighing w = weighing_of(*spec, size);
+    Largest largest;
+    // visit(block, row, group) for the groups of rows [first, last), as many at once as a kernel takes
+    auto walk = [&](int64_t first, int64_t last, const auto &visit) {
+      Reader reader(rows_of, spec->transform, padded, kRowBlock);
+      const float *rows[kRowBlock];
+      cod::GroupBlock block;
+      for (int64_t begin = first; begin < last; begin += kRowBlock) {
+        const int64_t end = begin + kRowBlock < last ? begin + kRowBlock : last;
+        reader.read(begin, end, rows);
+        const int64_t total = (end - begin) * count;
+        int64_t row = 0, g = 0;
+        for (int64_t at = 0; at < total; at += k.lanes) {
+          block.lanes = (int)(total - at < k.lanes ? total - at : k.lanes);
+          const int64_t row_at = begin + row, g_at = g;
+          for (int l = 0; l < block.lanes; l++) {
+            block.values[l] = rows[row] + g * size;
+            if (++g == count) g = 0, row++;
+          }
+          visit(block, row_at, g_at);
+        }
+      }
+    };
+    cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
+      walk(first, last, [&](const cod::GroupBlock &block, int64_t, int64_t) {
+        largest.add(k.widest(block, w));
+      });
+    });
+    if (!set_unit(largest.value(), w)) {
+      if (out->codes)
+        std::memset(out->codes + row0 * out->code_stride, 0, (size_t)(positions * out->code_stride));
+      fill(out->step ? out->step + row0 * count : nullptr, positions * count, NAN);
+      fill(out->x_hat ? out->x_hat + row0 * channels : nullptr, positions * channels, NAN);
+      if (out->sums) std::memset(out->sums + row0 * count, 0, (size_t)(positions * count) * 4);
+      continue;
+    }
+    cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
+      std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(k.lanes * size));
+      cod::WeighedResult result;
+      walk(first, last, [&](cod::GroupBlock &block, int64_t row, int64_t g) {
+        const int64_t first_group = (row0 + row) * count + g;
+        for (int l = 0, r = (int)row, at = (int)g; l < block.lanes; l++) {
+          block.codes[l] = out->codes ? out->codes + (row0 + r) * out->code_stride + at * stored
+                                      : scratch.data() + l * size;
+          block.valid[l] = (int32_t)(at + 1 < count ? size : tail);
+          if (++at == count) at = 0, r++;
+        }
+        k.weigh(block, w, result);
+        for (int l = 0; l < block.lanes; l++) {
+          const int64_t group = first_group + l;
+          if (block.valid[l] < size) {  // what was repeated has no code
+            int32_t sum = 0;
+            for (int i = 0; i < block.valid[l]; i++) sum += block.codes[l][i];
+            result.sums[l] = sum;
+            std::memset(block.codes[l] + block.valid[l], 0, (size_t)(size - block.valid[l]));
+          }
+          if (out->x_hat)
+            k.dequantize(block.codes[l], block.valid[l], result.step[l],
+                         out->x_hat + group / count * channels + group % count * size);
+        }
+        if (out->step) std::memcpy(out->step + first_group, result.step, (size_t)block.lanes * 4);
+        if (out->sums) std::memcpy(out->sums + first_group, result.sums, (size_t)block.lanes * 4);
+      });
+      if (out->codes && out->code_stride > padded)
+        for (int64_t r = row0 + first; r < row0 + last; r++)
+          std::memset(out->codes + r * out->code_stride + padded, 0, (size_t)(out->code_stride - padded));
+    });
+  }
+  return COD_OK;
+}
+
+extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
+                                    const cod_quantized *out, int32_t threads) {
+  if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
+  const int64_t channels = x->channels, positions = x->rows / images;
+  if (out->codes && out->code_stride < channels) return COD_BAD_ARGUMENT;
+  if (positions == 0) return COD_OK;
+  const int64_t size = spec->group < positions ? spec->group : positions;
+  const int64_t count = (positions + size - 1) / size;
+  const auto &k = kernels();
+  int64_t grain = 8192 / (size * channels);
+  grain = grain < 1 ? 1 : grain;
+  for (int64_t image = 0; image < images; image++) {
+    const cod_rows rows_of = image_of(*x, image, positions);
+    const int64_t row0 = image * positions, group0 = image * count;
+    cod::Weighing w = weighing_of(*spec, size);
+    Largest largest;
+    // visit(rows, group, valid) for groups [first, last); a short group repeats its last pixel
+    auto walk = [&](int64_t first, int64_t last, const auto &visit) {
+      Reader reader(rows_of, spec->transform, channels, size);
+      const float *rows[COD_MAX_GROUP];
+      for (int64_t g = first; g < last; g++) {
+        const int64_t begin = g * size, end = begin + size < positions ? begin + size : positions;
+        reader.read(begin, end, rows);
+        for (int64_t i = end - begin; i < size; i++) rows[i] = rows[end - begin - 1];
+        visit(rows, g, (int)(end - begin));
+      }
+    };
+    cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
+      walk(first, last, [&](const float *const *rows, int64_t, int) {
+        largest.add(k.widest_pixels(rows, channels, w));
+      });
+    });
+    if (!set_unit(largest.value(), w)) {
+      if (out->codes)
+        std::memset(out->codes + row0 * out->code_stride, 0, (size_t)(positions * out->code_stride));
+      fill(out->step ? out->step + group0 * channels : nullptr, count * channels, NAN);
+      fill(out->x_hat ? out->x_hat + row0 * channels : nullptr, positions * channels, NAN);
+      continue;
+    }
+    cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
+      std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(size * channels));
+      std::vector<float> steps(out->step ? 0 : (size_t)channels);
+      walk(first, last, [&](const float *const *rows, int64_t g, int valid) {
+        int8_t *codes[COD_MAX_GROUP];
+        for (int i = 0; i < valid; i++)
+          codes[i] = out->codes ? out->codes + (row0 + g * size + i) * out->code_stride
+                                : scratch.data() + i * channels;
+        float *step = out->step ? out->step + (group0 + g) * channels : steps.data();
+        k.weigh_pixels(rows, channels, w, valid, codes, step);
+        for (int i = 0; i < valid; i++) {
+          if (out->codes)
+            std::memset(codes[i] + channels, 0, (size_t)(out->code_stride - channels));
+          if (out->x_hat)
+            k.dequantize_each(codes[i], channels, step,
+                              out->x_hat + (row0 + g * size + i) * channels);
+        }
+      });
+    });
+  }
+  return COD_OK;
+}
