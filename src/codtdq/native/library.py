@@ -74,7 +74,7 @@ class WeighSpec(Structure):
         *[(name, c_int32) for name in ("bits", "group", "trials", "zero_point")],
         ("zero_weight", c_float),
         ("reserved", c_int32),
-        *[(name, c_void_p) for name in ("shift", "scale", "order")],
+        *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
         ("hadamard", c_int64),
     ]
 

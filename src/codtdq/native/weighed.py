@@ -58,13 +58,15 @@ class RowTransform(NamedTuple):
 
 def weigh_spec(grid: GroupGrid, transform: RowTransform | None = None) -> WeighSpec:
     """The engine's form; it points into the tensors of the transform and keeps them."""
-    change = transform or RowTransform()
-    pointers = [None if v is None else v.data_ptr() for v in change[:3]]
+    shift, scale, order, hadamard = transform or RowTransform()
+    inverse = None if scale is None else 1 / scale
+    vectors = (shift, scale, inverse, order)
+    pointers = [None if v is None else v.data_ptr() for v in vectors]
     spec = WeighSpec(
         grid.bits, grid.group, grid.trials, ZERO_POINTS[grid.zero_point], grid.zero_weight, 0,
-        *pointers, change.hadamard,
+        *pointers, hadamard,
     )  # fmt: skip
-    spec.owner = change
+    spec.owner = vectors
     return spec
 
 

@@ -416,8 +416,16 @@ static inline VF swap_lanes(VF x) {
   return (VF)_mm256_permute2f128_ps(v, v, 1);
 }
 
-static inline void store_codes(VF codes, int8_t *to) {
-  const __m256i q = _mm256_cvtps_epi32((__m256)codes);
+static inline VF reciprocal(VF x) { return 1.0f / x; }
+
+// x / y: a guess and what is left of x give the rounded quotient.
+static inline VF quotient(VF x, VF y, VF inverse) {
+  const VF guess = x * inverse;
+  return vfma(vfnma(guess, y, x), inverse, guess);
+}
+
+static inline void store_codes(VI codes, int8_t *to) {
+  const __m256i q = (__m256i)codes;
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
   _mm_storel_epi64((__m128i *)to, _mm_packs_epi16(words, words));
 }
@@ -426,8 +434,8 @@ static inline void store_codes(VF codes, int8_t *to) {
 static inline bool encode_between(const cod::GroupBlock &block, int from, int to, int n,
                                   cod::WeighedResult &out) {
   if (n != 32) return false;
-  const __m256 magic = _mm256_set1_ps(12582912.0f), above = _mm256_set1_ps(1.0f + 0x1p-22f);
-  const __m256 below = _mm256_set1_ps(1.0f - 0x1p-22f);
+  const __m256 magic = _mm256_set1_ps(12582912.0f), above = _mm256_set1_ps(1.0f + cod::kMargin);
+  const __m256 below = _mm256_set1_ps(1.0f - cod::kMargin);
   const __m256i lift = _mm256_set1_epi8((char)-128), zero = _mm256_setzero_si256();
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   __m256i partial[W];

@@ -320,8 +320,19 @@ static inline VF swap_lanes(VF x) {
   return (VF)_mm512_shuffle_f32x4(v, v, DISTANCE == 4 ? 0xb1 : 0x4e);
 }
 
-static inline void store_codes(VF codes, int8_t *to) {
-  _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)codes)));
+static inline void store_codes(VI codes, int8_t *to) {
+  _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)codes));
+}
+
+static inline VF reciprocal(VF x) {
+  const VF guess = (VF)_mm512_rcp14_ps((__m512)x);
+  return vfma(guess, vfnma(guess, x, VF{} + 1.0f), guess);
+}
+
+// x / y: a guess and what is left of x give the rounded quotient.
+static inline VF quotient(VF x, VF y, VF inverse) {
+  const VF guess = x * inverse;
+  return vfma(vfnma(guess, y, x), inverse, guess);
 }
 
 // As `encode_plain`, each group between bounds of its own.
@@ -330,8 +341,8 @@ static inline bool encode_between(const cod::GroupBlock &block, int from, int to
   if (n != 32) return false;
   alignas(64) float hi[W], lo[W], low[W], high[W];
   const __m512 inverse = _mm512_load_ps(out.inverse + from), magic = _mm512_set1_ps(12582912.0f);
-  _mm512_store_ps(hi, _mm512_mul_ps(inverse, _mm512_set1_ps(1.0f + 0x1p-22f)));
-  _mm512_store_ps(lo, _mm512_mul_ps(inverse, _mm512_set1_ps(1.0f - 0x1p-22f)));
+  _mm512_store_ps(hi, _mm512_mul_ps(inverse, _mm512_set1_ps(1.0f + cod::kMargin)));
+  _mm512_store_ps(lo, _mm512_mul_ps(inverse, _mm512_set1_ps(1.0f - cod::kMargin)));
   _mm512_store_ps(low, _mm512_add_ps(_mm512_load_ps(out.bottom + from), magic));
   _mm512_store_ps(high, _mm512_add_ps(_mm512_load_ps(out.top + from), magic));
   const __m256i lift = _mm256_set1_epi8((char)-128), zero = _mm256_setzero_si256();

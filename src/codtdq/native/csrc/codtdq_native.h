@@ -92,7 +92,7 @@ COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float 
  * 0 if it is left out; shift and scale are in the new order. R: a 32-point Hadamard rotation of
  * whole blocks. */
 typedef struct {
-  const float *shift, *scale;
+  const float *shift, *scale, *inverse; /* inverse: 1 / scale */
   const int32_t *order;
   int64_t hadamard;
 } cod_transform;

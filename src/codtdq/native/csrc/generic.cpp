@@ -155,7 +155,10 @@ static inline VF swap_lanes(VF x) {
   return y;
 }
 
-static inline void store_codes(VF codes, int8_t *to) {
+static inline VF reciprocal(VF x) { return 1.0f / x; }
+static inline VF quotient(VF x, VF y, VF) { return x / y; }
+
+static inline void store_codes(VI codes, int8_t *to) {
   for (int l = 0; l < W; l++) to[l] = (int8_t)codes[l];
 }
 

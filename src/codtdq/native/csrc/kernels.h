@@ -38,6 +38,9 @@ struct Weighing {
   bool divide;  // codes by true division only
 };
 
+// x / step lies between x * inverse * (1 - kMargin) and x * inverse * (1 + kMargin).
+constexpr float kMargin = 0x1p-21f;
+
 struct alignas(64) WeighedResult {
   float step[kMaxLanes], inverse[kMaxLanes], bottom[kMaxLanes], top[kMaxLanes];
   int32_t sums[kMaxLanes];
@@ -89,9 +92,9 @@ struct Kernels {
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 
-  // Groups that are weighed. `widest`: their largest step, NaN if a value is not finite; `weigh`:
-  // codes and grids. Pixels: `group` rows of channels, codes only of the first `valid` ones.
-  float (*widest)(const GroupBlock &block, const Weighing &weighing);
+  // Groups that are weighed. `widest`: their largest step, or `known` if that is larger, NaN if
+  // a value is not finite; `weigh`: codes and grids. Pixels: `group` rows of channels, codes only of the first `valid` ones.
+  float (*widest)(const GroupBlock &block, const Weighing &weighing, float known);
   void (*weigh)(const GroupBlock &block, const Weighing &weighing, WeighedResult &out);
   float (*widest_pixels)(const float *const *rows, int64_t channels, const Weighing &weighing);
   void (*weigh_pixels)(const float *const *rows, int64_t channels, const Weighing &weighing,

@@ -1,6 +1,7 @@
 // Ranges that are weighed, groups across lanes: written once, compiled for every set.
-// The including file defines W, VF, VI, fmin_lanes, fmax_lanes, vfma, vround, vany, load_transposed,
-// swap_lanes<distance>, store_codes(VF, codes) and encode_between; kMagic is that of guard.inl.
+// The including file defines W, VF, VI, fmin_lanes, fmax_lanes, vfma, vfnma, vround, vany,
+// load_transposed, swap_lanes<distance>, reciprocal (to 2^-22), quotient(x, y, 1 / y) as exact as a
+// division, store_codes(integers, codes) and encode_between; kMagic is that of guard.inl.
 
 namespace {
 
@@ -42,8 +43,12 @@ struct Grid {
   VF step, inverse, bottom, top;  // codes q - z lie in bottom .. top
 };
 
-template <int T, bool EXTRA>
-ALWAYS_INLINE void add_losses(const VF *v, int n, const Grid *grid, float extra, VF *loss) {
+constexpr int kTogether = 4;  // candidates that are weighed in one walk over the values
+constexpr int kBlocks = cod::kMaxLanes / W;
+
+// Adds the squared errors of T candidates. SAME: they share their bounds.
+template <int T, bool SAME>
+ALWAYS_INLINE void add_losses(const VF *v, int n, const Grid *grid, VF *loss) {
   VF low[T], high[T];
   for (int t = 0; t < T; t++) low[t] = grid[t].bottom + kMagic, high[t] = grid[t].top + kMagic;
   for (int k = 0; k < n; k++) {
@@ -51,76 +56,134 @@ ALWAYS_INLINE void add_losses(const VF *v, int n, const Grid *grid, float extra,
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       const VF rounded = vfma(x, grid[t].inverse, VF{} + kMagic);
-      const VF code = fmin_lanes(fmax_lanes(rounded, low[t]), high[t]) - kMagic;
-      const VF error = code * grid[t].step - x;
-      if (EXTRA)
-        loss[t] += error * error * choose(code == 0.0f, VF{} + (1.0f + extra), VF{} + 1.0f);
-      else
-        loss[t] = vfma(error, error, loss[t]);
+      const int own = SAME ? 0 : t;
+      const VF code = fmin_lanes(fmax_lanes(rounded, low[own]), high[own]) - kMagic;
+      const VF error = vfnma(code, grid[t].step, x);
+      loss[t] = vfma(error, error, loss[t]);
     }
   }
 }
 
-constexpr int kTogether = 4;  // candidates that are weighed in one walk over the values
+// The same where a value that falls to zero counts more.
+ALWAYS_INLINE void add_weighted_loss(const VF *v, int n, const Grid &grid, float extra, VF &loss) {
+  for (int k = 0; k < n; k++) {
+    const VF rounded = vfma(v[k], grid.inverse, VF{} + kMagic) - kMagic;
+    const VF code = fmin_lanes(fmax_lanes(rounded, grid.bottom), grid.top);
+    const VF error = vfnma(code, grid.step, v[k]);
+    loss += error * error * choose(code == 0.0f, VF{} + (1.0f + extra), VF{} + 1.0f);
+  }
+}
 
-// The grid of each lane's group with the least squared error among the scales that are tried.
-ALWAYS_INLINE Grid weigh_lanes(const VF *v, int n, const cod::Weighing &w) {
-  VF low = v[0], high = v[0];
-  for (int k = 1; k < n; k++) low = fmin_lanes(low, v[k]), high = fmax_lanes(high, v[k]);
-  const VF full = full_step(low, high, w.levels, w.zero_point);
-  VI code = covering_code(full / w.unit);
-  const bool wide = w.zero_point == COD_ZERO_WIDE;
-  const VF first = value_of_code(code) * w.unit;
-  const VF start = w.zero_point == COD_ZERO_NONE ? full * w.levels / -2.0f : low;
-  const VF zero = within(vround(-start / first), 0.0f, w.levels);
-  Grid best{first, VF{} + 1.0f, -zero, w.levels - zero}, grid[kTogether];
-  VF least = VF{} + __builtin_inff();
+struct Range {
+  VF low, high, zero;
+  VI code;  // of the next scale to try
+};
+
+// Several chains, so that none waits for its last link.
+ALWAYS_INLINE void range_of(const VF *v, int n, VF &low, VF &high) {
+  VF lows[4], highs[4];
+  for (int i = 0; i < 4; i++) lows[i] = highs[i] = v[i < n ? i : 0];
+  int k = 4;
+  for (; k + 4 <= n; k += 4)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      lows[i] = fmin_lanes(lows[i], v[k + i]);
+      highs[i] = fmax_lanes(highs[i], v[k + i]);
+    }
+  for (; k < n; k++) lows[0] = fmin_lanes(lows[0], v[k]), highs[0] = fmax_lanes(highs[0], v[k]);
+  low = fmin_lanes(fmin_lanes(lows[0], lows[1]), fmin_lanes(lows[2], lows[3]));
+  high = fmax_lanes(fmax_lanes(highs[0], highs[1]), fmax_lanes(highs[2], highs[3]));
+}
+
+// The scale that covers [low, high] and the zero-point that goes with it.
+ALWAYS_INLINE void cover(const cod::Weighing &w, Range &r) {
+  const VF full = full_step(r.low, r.high, w.levels, w.zero_point);
+  r.code = covering_code(full / w.unit);
+  const VF start = w.zero_point == COD_ZERO_NONE ? full * w.levels / -2.0f : r.low;
+  r.zero = within(vround(-start / (value_of_code(r.code) * w.unit)), 0.0f, w.levels);
+}
+
+// The grid of the next smaller scale.
+ALWAYS_INLINE Grid next_grid(const cod::Weighing &w, Range &r) {
+  Grid grid;
+  grid.step = value_of_code(r.code) * w.unit, grid.inverse = reciprocal(grid.step);
+  VF zero = r.zero;
+  if (w.zero_point == COD_ZERO_WIDE) {  // shrink around the middle of the group, not around zero
+    const VF middle = w.levels / 2.0f - (r.low + r.high) / (2.0f * grid.step);
+    zero = within(vround(middle), COD_WIDE_LOWEST, COD_WIDE_HIGHEST);
+  }
+  grid.bottom = -zero, grid.top = w.levels - zero;
+  r.code = choose(r.code > 1, r.code - 1, VI{} + 1);
+  return grid;
+}
+
+// The grids with the least squared error among the scales that are tried, for `blocks` times W
+// groups. Step by step over all of them: the numbers of one group depend on each other, those of
+// the groups do not, and the processor always has some to work on.
+static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *best) {
+  const int n = w.group;
+  Range range[kBlocks];
+  Grid grid[kBlocks][kTogether];
+  VF least[kBlocks];
+  for (int b = 0; b < blocks; b++) range_of(v + b * n, n, range[b].low, range[b].high);
+  for (int b = 0; b < blocks; b++) cover(w, range[b]);
   for (int done = 0; done < w.trials; done += kTogether) {
     const int count = w.trials - done < kTogether ? w.trials - done : kTogether;
-    VF loss[kTogether];
-    for (int t = 0; t < kTogether; t++) {
-      Grid &g = grid[t];
-      g.step = value_of_code(code) * w.unit, g.inverse = 1.0f / g.step;
-      g.bottom = -zero, g.top = w.levels - zero;
-      if (wide) {  // shrink around the middle of the group, not around zero
-        const VF middle = w.levels / 2.0f - (low + high) / (2.0f * g.step);
-        const VF own = within(vround(middle), COD_WIDE_LOWEST, COD_WIDE_HIGHEST);
-        g.bottom = -own, g.top = w.levels - own;
+    for (int b = 0; b < blocks; b++)
+      for (int t = 0; t < count; t++) grid[b][t] = next_grid(w, range[b]);
+    for (int b = 0; b < blocks; b++) {
+      VF loss[kTogether]{};
+      if (w.trials == 1) {
+        best[b] = grid[b][0];
+        continue;
+      } else if (w.zero_weight != 0.0f) {
+        for (int t = 0; t < count; t++)
+          add_weighted_loss(v + b * n, n, grid[b][t], w.zero_weight, loss[t]);
+      } else if (count == kTogether && w.zero_point != COD_ZERO_WIDE) {
+        add_losses<kTogether, true>(v + b * n, n, grid[b], loss);
+      } else if (count == kTogether) {
+        add_losses<kTogether, false>(v + b * n, n, grid[b], loss);
+      } else {
+        for (int t = 0; t < count; t++) add_losses<1, true>(v + b * n, n, grid[b] + t, loss + t);
       }
-      code = choose(code > 1, code - 1, VI{} + 1);
-      loss[t] = VF{};
-    }
-    if (w.trials == 1) return grid[0];
-    if (w.zero_weight != 0.0f) {
-      for (int t = 0; t < count; t++) add_losses<1, true>(v, n, grid + t, w.zero_weight, loss + t);
-    } else if (count == kTogether) {
-      add_losses<kTogether, false>(v, n, grid, 0.0f, loss);
-    } else {
-      for (int t = 0; t < count; t++) add_losses<1, false>(v, n, grid + t, 0.0f, loss + t);
-    }
-    for (int t = 0; t < count; t++) {
-      // the first one counts even if its loss is beyond float32
-      const VI better = done + t == 0 ? VI{} - 1 : (VI)(loss[t] < least);
-      least = choose(better, loss[t], least);
-      best.step = choose(better, grid[t].step, best.step);
-      best.inverse = choose(better, grid[t].inverse, best.inverse);
-      best.bottom = choose(better, grid[t].bottom, best.bottom);
-      best.top = choose(better, grid[t].top, best.top);
+      for (int t = 0; t < count; t++) {
+        // the first one counts even if its loss is beyond float32
+        const VI better = done + t == 0 ? VI{} - 1 : (VI)(loss[t] < least[b]);
+        least[b] = choose(better, loss[t], least[b]);
+        best[b].step = choose(better, grid[b][t].step, best[b].step);
+        best[b].inverse = choose(better, grid[b][t].inverse, best[b].inverse);
+        best[b].bottom = choose(better, grid[b][t].bottom, best[b].bottom);
+        best[b].top = choose(better, grid[b][t].top, best[b].top);
+      }
     }
   }
-  return best;
 }
 
 // Adds the largest step of these lanes to `largest`; NaN where a value is not finite.
 ALWAYS_INLINE void widen(const VF *v, int n, const cod::Weighing &w, VF &largest) {
-  VF low = v[0], high = v[0], poison = v[0] * 0.0f;
-  for (int k = 1; k < n; k++) {
-    low = fmin_lanes(low, v[k]), high = fmax_lanes(high, v[k]);
-    poison = vfma(v[k], VF{}, poison);
-  }
-  const VF step = full_step(low, high, w.levels, w.zero_point) + poison;
+  VF low, high, poison[2]{};
+  range_of(v, n, low, high);
+  for (int k = 0; k < n; k++) poison[k % 2] = vfma(v[k], VF{}, poison[k % 2]);
+  const VF step = full_step(low, high, w.levels, w.zero_point) + poison[0] + poison[1];
   // as integers: a NaN is larger than anything, and stays
   largest = as_float(umax(as_int(step) & 0x7fffffff, as_int(largest)));
+}
+
+template <int DISTANCE = W / 2, typename F>
+ALWAYS_INLINE VF across(VF x, const F &join) {
+  x = join(x, swap_lanes<DISTANCE>(x));
+  if constexpr (DISTANCE > 1) return across<DISTANCE / 2>(x, join);
+  return x;
+}
+
+// Whether no group among these values has a step above `known`; false where one is not finite.
+ALWAYS_INLINE bool none_above(VF low, VF high, VF poison, const cod::Weighing &w, float known) {
+  low = across(low, [](VF a, VF b) { return fmin_lanes(a, b); });
+  high = across(high, [](VF a, VF b) { return fmax_lanes(a, b); });
+  VF bound = full_step(low, high, w.levels, w.zero_point);
+  // a group's least value may be the largest of all
+  if (w.zero_point == COD_ZERO_WIDE) bound = fmax_lanes(bound, high / (float)-COD_WIDE_LOWEST);
+  return !vany(~(VI)(bound + poison <= VF{} + known));
 }
 
 ALWAYS_INLINE float largest_lane(VF largest) {
@@ -141,13 +204,33 @@ ALWAYS_INLINE void load_groups(const cod::GroupBlock &block, int at, int n, VF *
   load_transposed(rows, n, v);
 }
 
-static float widest(const cod::GroupBlock &block, const cod::Weighing &w) {
-  VF v[COD_MAX_GROUP], largest{};
+// The largest step of these groups, or `known` if none is larger. Most groups are passed over: the
+// range of several together bounds that of each.
+static float widest(const cod::GroupBlock &block, const cod::Weighing &w, float known) {
+  VF v[COD_MAX_GROUP], largest = VF{} + known;
   for (int at = 0; at < block.lanes; at += W) {
+    const int end = at + W < block.lanes ? at + W : block.lanes;
+    if (w.group % W == 0) {
+      // two chains, so that none waits for its last link
+      const VF any = load_lanes(block.values[at]);
+      VF low[2] = {any, any}, high[2] = {any, any}, poison[2]{};
+      for (int l = at; l < end; l += 2)
+        for (int k = 0; k < w.group; k += W)
+#pragma GCC unroll 2
+          for (int i = 0; i < 2; i++) {
+            const VF x = load_lanes(block.values[l + i < end ? l + i : l] + k);
+            low[i] = fmin_lanes(low[i], x), high[i] = fmax_lanes(high[i], x);
+            poison[i] = vfma(x, VF{}, poison[i]);
+          }
+      if (none_above(fmin_lanes(low[0], low[1]), fmax_lanes(high[0], high[1]),
+                     poison[0] + poison[1], w, known))
+        continue;
+    }
     load_groups(block, at, w.group, v);
     widen(v, w.group, w, largest);
+    known = largest_lane(largest);
   }
-  return largest_lane(largest);
+  return known;
 }
 
 static inline int32_t divide_group(const float *x, int n, float step, float bottom, float top,
@@ -162,17 +245,17 @@ static inline int32_t divide_group(const float *x, int n, float step, float bott
 }
 
 static void weigh(const cod::GroupBlock &block, const cod::Weighing &w, cod::WeighedResult &out) {
-  VF v[COD_MAX_GROUP];
-  for (int at = 0; at < block.lanes; at += W) {
-    load_groups(block, at, w.group, v);
-    const Grid grid = weigh_lanes(v, w.group, w);
-    store_lanes(grid.step, out.step + at);
-    store_lanes(grid.inverse, out.inverse + at);
-    store_lanes(grid.bottom, out.bottom + at);
-    store_lanes(grid.top, out.top + at);
-  }
-  for (int at = 0; at < block.lanes; at += W) {
-    const int end = at + W < block.lanes ? at + W : block.lanes;
+  VF v[kBlocks * COD_MAX_GROUP];
+  Grid best[kBlocks];
+  const int blocks = (block.lanes + W - 1) / W;
+  for (int b = 0; b < blocks; b++) load_groups(block, b * W, w.group, v + b * w.group);
+  weigh_blocks(v, blocks, w, best);
+  for (int b = 0; b < blocks; b++) {
+    const int at = b * W, end = at + W < block.lanes ? at + W : block.lanes;
+    store_lanes(best[b].step, out.step + at);
+    store_lanes(best[b].inverse, out.inverse + at);
+    store_lanes(best[b].bottom, out.bottom + at);
+    store_lanes(best[b].top, out.top + at);
     if (!w.divide && encode_between(block, at, end, w.group, out)) continue;
     for (int l = at; l < end; l++)
       out.sums[l] = divide_group(block.values[l], w.group, out.step[l], out.bottom[l], out.top[l],
@@ -200,37 +283,55 @@ static float widest_pixels(const float *const *rows, int64_t channels, const cod
   return largest_lane(largest);
 }
 
-static void weigh_pixels(const float *const *rows, int64_t channels, const cod::Weighing &w, int valid,
-                         int8_t *const *codes, float *step) {
-  VF v[COD_MAX_GROUP];
-  for (int64_t c = 0; c < channels; c += W) {
-    const int64_t left = channels - c < W ? channels - c : W;
-    load_pixels(rows, w.group, c, left, v);
-    const Grid grid = weigh_lanes(v, w.group, w);
-    __builtin_memcpy(step + c, &grid.step, (size_t)left * sizeof(float));
-    // x / step lies between x times these two: where both give one code, so does the quotient
-    const VF hi = grid.inverse * (1.0f + 0x1p-22f), lo = grid.inverse * (1.0f - 0x1p-22f);
-    const VF low = grid.bottom + kMagic, high = grid.top + kMagic;
-    VI differ{};
-    for (int k = 0; k < w.group; k++) {
+// Codes of W channels from c on, of the first `valid` pixels.
+ALWAYS_INLINE void encode_pixels(const VF *v, const Grid &grid, int valid, bool divide, int64_t c,
+                                 int64_t left, int8_t *const *codes) {
+  // x / step lies between x times these two: where both give one code, so does the quotient
+  const VF hi = grid.inverse * (1.0f + cod::kMargin), lo = grid.inverse * (1.0f - cod::kMargin);
+  const VF low = grid.bottom + kMagic, high = grid.top + kMagic;
+  VI differ{};
+  if (left >= W && !divide) {
+    for (int k = 0; k < valid; k++) {
       const VF up = vfma(v[k], hi, VF{} + kMagic), down = vfma(v[k], lo, VF{} + kMagic);
       differ |= as_int(up) ^ as_int(down);
-      if (k < valid) {
-        const VF code = fmin_lanes(fmax_lanes(up, low), high) - kMagic;
-        if (left == W) {
-          store_codes(code, codes[k] + c);
-        } else {
-          for (int64_t l = 0; l < left; l++) codes[k][c + l] = (int8_t)code[l];
-        }
-      }
+      const VF code = fmin_lanes(fmax_lanes(up, low), high);
+      store_codes(as_int(code) - as_int(VF{} + kMagic), codes[k] + c);
     }
-    if (__builtin_expect(!w.divide && !vany(differ), 1)) continue;
-    for (int k = 0; k < valid; k++) {
-      const VF code = fmin_lanes(fmax_lanes(vround(v[k] / grid.step), grid.bottom), grid.top);
-      for (int64_t l = 0; l < left; l++) codes[k][c + l] = (int8_t)code[l];
+    if (__builtin_expect(!vany(differ), 1)) return;
+  }
+  for (int k = 0; k < valid; k++) {
+    const VF code = fmin_lanes(fmax_lanes(vround(v[k] / grid.step), grid.bottom), grid.top);
+    for (int64_t l = 0; l < W && l < left; l++) codes[k][c + l] = (int8_t)code[l];
+  }
+}
+
+static void weigh_pixels(const float *const *rows, int64_t channels, const cod::Weighing &w, int valid,
+                         int8_t *const *codes, float *step) {
+  VF v[kBlocks * COD_MAX_GROUP];
+  Grid best[kBlocks];
+  for (int64_t from = 0; from < channels; from += cod::kMaxLanes) {
+    const int64_t lanes = channels - from < cod::kMaxLanes ? channels - from : cod::kMaxLanes;
+    const int blocks = (int)((lanes + W - 1) / W);
+    for (int b = 0; b < blocks; b++)
+      load_pixels(rows, w.group, from + b * W, lanes - b * W, v + b * w.group);
+    weigh_blocks(v, blocks, w, best);
+    for (int b = 0; b < blocks; b++) {
+      const int64_t c = from + b * W, left = channels - c;
+      encode_pixels(v + b * w.group, best[b], valid, w.divide, c, left, codes);
+      __builtin_memcpy(step + c, &best[b].step, (size_t)(left < W ? left : W) * sizeof(float));
     }
   }
 }
+
+template <int DISTANCE>
+struct Signs {
+  float of[W];
+  constexpr Signs() : of() {
+    for (int l = 0; l < W; l++) of[l] = l & DISTANCE ? -1.0f : 1.0f;
+  }
+};
+template <int DISTANCE>
+constexpr Signs<DISTANCE> kSigns;
 
 template <int DISTANCE>
 ALWAYS_INLINE void butterfly(VF *v) {
@@ -242,34 +343,43 @@ ALWAYS_INLINE void butterfly(VF *v) {
       v[i] = a + b, v[i + DISTANCE / W] = a - b;
     }
   } else {
-    VF sign;
-    for (int l = 0; l < W; l++) sign[l] = l & DISTANCE ? -1.0f : 1.0f;
-    for (int i = 0; i < kCount; i++) v[i] = swap_lanes<DISTANCE>(v[i]) + v[i] * sign;
+    const VF sign = load_lanes(kSigns<DISTANCE>.of);
+    for (int i = 0; i < kCount; i++) v[i] = vfma(v[i], sign, swap_lanes<DISTANCE>(v[i]));
   }
 }
 
 // y = R((x[order] - shift) / scale) with shift and scale in the new order; R rotates whole blocks of
 // 32 values. Same operations in the same order as torch's, so that no bit differs.
 static void transform(const float *x, int64_t n, const cod_transform &t, float *y) {
-  if (t.order)
-    for (int64_t i = 0; i < n; i++) y[i] = x[t.order[i]];
-  else if (y != x)
-    __builtin_memcpy(y, x, (size_t)n * sizeof(float));
-  if (t.shift)
-    for (int64_t i = 0; i < n; i++) y[i] -= t.shift[i];
-  if (t.scale)
-    for (int64_t i = 0; i < n; i++) y[i] /= t.scale[i];
-  if (!t.hadamard) return;
-  for (int64_t at = 0; at + 32 <= n; at += 32) {
+  const bool moved = t.order || t.shift || t.scale;
+  const int64_t rotated = t.hadamard ? n / 32 * 32 : 0;
+  int64_t i = moved ? 0 : rotated;
+  for (; i + W <= n; i += W) {
+    VF v;
+    if (t.order)
+      for (int l = 0; l < W; l++) v[l] = x[t.order[i + l]];
+    else
+      v = load_lanes(x + i);
+    if (t.shift) v -= load_lanes(t.shift + i);
+    if (t.scale) v = quotient(v, load_lanes(t.scale + i), load_lanes(t.inverse + i));
+    store_lanes(v, y + i);
+  }
+  for (; i < n; i++) {
+    y[i] = x[t.order ? t.order[i] : i];
+    if (t.shift) y[i] -= t.shift[i];
+    if (t.scale) y[i] /= t.scale[i];
+  }
+  constexpr float kRoot = 5.656854249492381f;  // of 32
+  for (int64_t at = 0; at < rotated; at += 32) {
     VF v[32 / W];
-    __builtin_memcpy(v, y + at, sizeof v);
+    for (int j = 0; j < 32 / W; j++) v[j] = load_lanes((moved ? y : x) + at + j * W);
     butterfly<1>(v);
     butterfly<2>(v);
     butterfly<4>(v);
     butterfly<8>(v);
     butterfly<16>(v);
-    for (VF &one : v) one /= 5.656854249492381f;
-    __builtin_memcpy(y + at, v, sizeof v);
+    for (int j = 0; j < 32 / W; j++)
+      store_lanes(quotient(v[j], VF{} + kRoot, VF{} + 1.0f / kRoot), y + at + j * W);
   }
 }
 

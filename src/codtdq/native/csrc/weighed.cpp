@@ -151,7 +151,7 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
     };
     cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
       walk(first, last, [&](const cod::GroupBlock &block, int64_t, int64_t) {
-        largest.add(k.widest(block, w));
+        largest.add(k.widest(block, w, largest.value()));
       });
     });
     if (!set_unit(largest.value(), w)) {
