@@ -348,36 +348,37 @@ static inline bool encode_between(const cod::GroupBlock &block, int from, int to
   const __m256i lift = _mm256_set1_epi8((char)-128), zero = _mm256_setzero_si256();
   __m256i partial[W];
   for (int l = 0; l < W; l++) partial[l] = zero;
-  uint32_t careful = 0;
+  __m512i differ = _mm512_setzero_si512();
   for (int l = from; l < to; l++) {
     const int i = l - from;
     const __m512 up = _mm512_set1_ps(hi[i]), down = _mm512_set1_ps(lo[i]);
     const __m512 bottom = _mm512_set1_ps(low[i]), top = _mm512_set1_ps(high[i]);
-    __m512i differ = _mm512_setzero_si512();
     const __m512i a = plain16(block.values[l], up, down, bottom, top, differ);
     const __m512i b = plain16(block.values[l] + 16, up, down, bottom, top, differ);
     const __m256i p = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(a)),
                                               _mm512_cvtepi32_epi8(b), 1);
     _mm256_storeu_si256((__m256i *)block.codes[l], p);
     partial[i] = _mm256_sad_epu8(_mm256_xor_si256(p, lift), zero);
-    careful |= (uint32_t)(_mm512_test_epi32_mask(differ, differ) != 0) << i;
+  }
+  if (__builtin_expect(_mm512_test_epi32_mask(differ, differ) != 0, 0)) {
+    for (int l = from; l < to; l++) {
+      const __m512 step = _mm512_set1_ps(out.step[l]), bottom = _mm512_set1_ps(out.bottom[l]);
+      const __m512 top = _mm512_set1_ps(out.top[l]);
+      __m512i total = _mm512_setzero_si512();
+      for (int i = 0; i < 32; i += 16) {
+        const __m512 q = _mm512_div_ps(_mm512_loadu_ps(block.values[l] + i), step);
+        const __m512 inside = _mm512_max_ps(_mm512_min_ps(_mm512_roundscale_ps(q, 8), top), bottom);
+        const __m512i code = _mm512_cvtps_epi32(inside);
+        total = _mm512_add_epi32(total, code);
+        _mm_storeu_si128((__m128i *)(block.codes[l] + i), _mm512_cvtepi32_epi8(code));
+      }
+      out.sums[l] = _mm512_reduce_add_epi32(total);
+    }
+    return true;
   }
   for (int l = 0; l < W; l += 8)
     _mm256_store_si256((__m256i *)(out.sums + from + l),
                        _mm256_sub_epi32(reduce8(partial + l), _mm256_set1_epi32(128 * 32)));
-  for (; __builtin_expect(careful != 0, 0); careful &= careful - 1) {
-    const int l = from + __builtin_ctz(careful);
-    const __m512 step = _mm512_set1_ps(out.step[l]), bottom = _mm512_set1_ps(out.bottom[l]);
-    const __m512 top = _mm512_set1_ps(out.top[l]);
-    __m512i total = _mm512_setzero_si512();
-    for (int i = 0; i < 32; i += 16) {
-      const __m512 q = _mm512_roundscale_ps(_mm512_div_ps(_mm512_loadu_ps(block.values[l] + i), step), 8);
-      const __m512i code = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(q, top), bottom));
-      total = _mm512_add_epi32(total, code);
-      _mm_storeu_si128((__m128i *)(block.codes[l] + i), _mm512_cvtepi32_epi8(code));
-    }
-    out.sums[l] = _mm512_reduce_add_epi32(total);
-  }
   return true;
 }
 

@@ -28,15 +28,17 @@ ALWAYS_INLINE VF within(VF x, float low, float high) {
   return fmin_lanes(fmax_lanes(x, VF{} + low), VF{} + high);
 }
 
+ALWAYS_INLINE VF over(VF x, float y) { return quotient(x, VF{} + y, VF{} + 1.0f / y); }
+
 // The step that covers [low, high].
 ALWAYS_INLINE VF full_step(VF low, VF high, float levels, int zero_point) {
   if (zero_point == COD_ZERO_WIDE) {
-    const VF near = fmax_lanes(low / (float)-COD_WIDE_LOWEST, low / (float)-COD_WIDE_HIGHEST);
-    return fmax_lanes((high - low) / levels, near);
+    const VF near = fmax_lanes(over(low, -COD_WIDE_LOWEST), over(low, -COD_WIDE_HIGHEST));
+    return fmax_lanes(over(high - low, levels), near);
   }
   low = fmin_lanes(low, VF{}), high = fmax_lanes(high, VF{});
-  if (zero_point == COD_ZERO_NONE) return fmax_lanes(-low, high) * 2.0f / levels;
-  return (high - low) / levels;
+  if (zero_point == COD_ZERO_NONE) return over(fmax_lanes(-low, high) * 2.0f, levels);
+  return over(high - low, levels);
 }
 
 struct Grid {
@@ -46,7 +48,8 @@ struct Grid {
 constexpr int kTogether = 4;  // candidates that are weighed in one walk over the values
 constexpr int kBlocks = cod::kMaxLanes / W;
 
-// Adds the squared errors of T candidates. SAME: they share their bounds.
+// Adds the squared errors of T candidates. SAME: they share their bounds, and the first one's codes
+// begin at the lower one by themselves.
 template <int T, bool SAME>
 ALWAYS_INLINE void add_losses(const VF *v, int n, const Grid *grid, VF *loss) {
   VF low[T], high[T];
@@ -57,7 +60,8 @@ ALWAYS_INLINE void add_losses(const VF *v, int n, const Grid *grid, VF *loss) {
     for (int t = 0; t < T; t++) {
       const VF rounded = vfma(x, grid[t].inverse, VF{} + kMagic);
       const int own = SAME ? 0 : t;
-      const VF code = fmin_lanes(fmax_lanes(rounded, low[own]), high[own]) - kMagic;
+      const VF raised = SAME && t == 0 ? rounded : fmax_lanes(rounded, low[own]);
+      const VF code = fmin_lanes(raised, high[own]) - kMagic;
       const VF error = vfnma(code, grid[t].step, x);
       loss[t] = vfma(error, error, loss[t]);
     }
@@ -98,7 +102,7 @@ ALWAYS_INLINE void range_of(const VF *v, int n, VF &low, VF &high) {
 // The scale that covers [low, high] and the zero-point that goes with it.
 ALWAYS_INLINE void cover(const cod::Weighing &w, Range &r) {
   const VF full = full_step(r.low, r.high, w.levels, w.zero_point);
-  r.code = covering_code(full / w.unit);
+  r.code = covering_code(over(full, w.unit));
   const VF start = w.zero_point == COD_ZERO_NONE ? full * w.levels / -2.0f : r.low;
   r.zero = within(vround(-start / (value_of_code(r.code) * w.unit)), 0.0f, w.levels);
 }
@@ -139,12 +143,12 @@ static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *
       } else if (w.zero_weight != 0.0f) {
         for (int t = 0; t < count; t++)
           add_weighted_loss(v + b * n, n, grid[b][t], w.zero_weight, loss[t]);
-      } else if (count == kTogether && w.zero_point != COD_ZERO_WIDE) {
+      } else if (count == kTogether && done == 0 && w.zero_point != COD_ZERO_WIDE) {
         add_losses<kTogether, true>(v + b * n, n, grid[b], loss);
       } else if (count == kTogether) {
         add_losses<kTogether, false>(v + b * n, n, grid[b], loss);
       } else {
-        for (int t = 0; t < count; t++) add_losses<1, true>(v + b * n, n, grid[b] + t, loss + t);
+        for (int t = 0; t < count; t++) add_losses<1, false>(v + b * n, n, grid[b] + t, loss + t);
       }
       for (int t = 0; t < count; t++) {
         // the first one counts even if its loss is beyond float32
@@ -162,8 +166,8 @@ static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *
 // Adds the largest step of these lanes to `largest`; NaN where a value is not finite.
 ALWAYS_INLINE void widen(const VF *v, int n, const cod::Weighing &w, VF &largest) {
   VF low, high, poison[2]{};
-  range_of(v, n, low, high);
   for (int k = 0; k < n; k++) poison[k % 2] = vfma(v[k], VF{}, poison[k % 2]);
+  range_of(v, n, low, high);
   const VF step = full_step(low, high, w.levels, w.zero_point) + poison[0] + poison[1];
   // as integers: a NaN is larger than anything, and stays
   largest = as_float(umax(as_int(step) & 0x7fffffff, as_int(largest)));
@@ -182,7 +186,7 @@ ALWAYS_INLINE bool none_above(VF low, VF high, VF poison, const cod::Weighing &w
   high = across(high, [](VF a, VF b) { return fmax_lanes(a, b); });
   VF bound = full_step(low, high, w.levels, w.zero_point);
   // a group's least value may be the largest of all
-  if (w.zero_point == COD_ZERO_WIDE) bound = fmax_lanes(bound, high / (float)-COD_WIDE_LOWEST);
+  if (w.zero_point == COD_ZERO_WIDE) bound = fmax_lanes(bound, over(high, -COD_WIDE_LOWEST));
   return !vany(~(VI)(bound + poison <= VF{} + known));
 }
 

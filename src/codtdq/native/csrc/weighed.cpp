@@ -128,12 +128,16 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
     const int64_t row0 = image * positions;
     cod::Weighing w = weighing_of(*spec, size);
     Largest largest;
-    // visit(block, row, group) for the groups of rows [first, last), as many at once as a kernel takes
-    auto walk = [&](int64_t first, int64_t last, const auto &visit) {
+    // visit(block, row, group) for the groups of rows [first, last), as many at once as a kernel
+    // takes. The first pass goes backwards: where whoever wrote the rows, and the second pass, are,
+    // rows are still in the cache.
+    auto walk = [&](int64_t first, int64_t last, bool backwards, const auto &visit) {
       Reader reader(rows_of, spec->transform, padded, kRowBlock);
       const float *rows[kRowBlock];
       cod::GroupBlock block;
-      for (int64_t begin = first; begin < last; begin += kRowBlock) {
+      const int64_t pieces = (last - first + kRowBlock - 1) / kRowBlock;
+      for (int64_t piece = 0; piece < pieces; piece++) {
+        const int64_t begin = first + (backwards ? pieces - 1 - piece : piece) * kRowBlock;
         const int64_t end = begin + kRowBlock < last ? begin + kRowBlock : last;
         reader.read(begin, end, rows);
         const int64_t total = (end - begin) * count;
@@ -150,7 +154,7 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
       }
     };
     cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
-      walk(first, last, [&](const cod::GroupBlock &block, int64_t, int64_t) {
+      walk(first, last, true, [&](const cod::GroupBlock &block, int64_t, int64_t) {
         largest.add(k.widest(block, w, largest.value()));
       });
     });
@@ -165,7 +169,7 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
     cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
       std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(k.lanes * size));
       cod::WeighedResult result;
-      walk(first, last, [&](cod::GroupBlock &block, int64_t row, int64_t g) {
+      walk(first, last, false, [&](cod::GroupBlock &block, int64_t row, int64_t g) {
         const int64_t first_group = (row0 + row) * count + g;
         for (int l = 0, r = (int)row, at = (int)g; l < block.lanes; l++) {
           block.codes[l] = out->codes ? out->codes + (row0 + r) * out->code_stride + at * stored
@@ -174,7 +178,7 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
           if (++at == count) at = 0, r++;
         }
         k.weigh(block, w, result);
-        for (int l = 0; l < block.lanes; l++) {
+        for (int l = 0; l < block.lanes && (tail < size || out->x_hat); l++) {
           const int64_t group = first_group + l;
           if (block.valid[l] < size) {  // what was repeated has no code
             int32_t sum = 0;
@@ -214,10 +218,11 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
     cod::Weighing w = weighing_of(*spec, size);
     Largest largest;
     // visit(rows, group, valid) for groups [first, last); a short group repeats its last pixel
-    auto walk = [&](int64_t first, int64_t last, const auto &visit) {
+    auto walk = [&](int64_t first, int64_t last, bool backwards, const auto &visit) {
       Reader reader(rows_of, spec->transform, channels, size);
       const float *rows[COD_MAX_GROUP];
-      for (int64_t g = first; g < last; g++) {
+      for (int64_t i = first; i < last; i++) {
+        const int64_t g = backwards ? last - 1 - (i - first) : i;
         const int64_t begin = g * size, end = begin + size < positions ? begin + size : positions;
         reader.read(begin, end, rows);
         for (int64_t i = end - begin; i < size; i++) rows[i] = rows[end - begin - 1];
@@ -225,7 +230,7 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
       }
     };
     cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
-      walk(first, last, [&](const float *const *rows, int64_t, int) {
+      walk(first, last, true, [&](const float *const *rows, int64_t, int) {
         largest.add(k.widest_pixels(rows, channels, w));
       });
     });
@@ -239,7 +244,7 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
     cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
       std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(size * channels));
       std::vector<float> steps(out->step ? 0 : (size_t)channels);
-      walk(first, last, [&](const float *const *rows, int64_t g, int valid) {
+      walk(first, last, false, [&](const float *const *rows, int64_t g, int valid) {
         int8_t *codes[COD_MAX_GROUP];
         for (int i = 0; i < valid; i++)
           codes[i] = out->codes ? out->codes + (row0 + g * size + i) * out->code_stride
