@@ -165,10 +165,12 @@ static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *
 
 // Adds the largest step of these lanes to `largest`; NaN where a value is not finite.
 ALWAYS_INLINE void widen(const VF *v, int n, const cod::Weighing &w, VF &largest) {
-  VF low, high, poison[2]{};
-  for (int k = 0; k < n; k++) poison[k % 2] = vfma(v[k], VF{}, poison[k % 2]);
+  VF low, high, bad{}, other_bad{};
   range_of(v, n, low, high);
-  const VF step = full_step(low, high, w.levels, w.zero_point) + poison[0] + poison[1];
+  for (int k = 0; k + 1 < n; k += 2)
+    bad = vfma(v[k], VF{}, bad), other_bad = vfma(v[k + 1], VF{}, other_bad);
+  if (n % 2) bad = vfma(v[n - 1], VF{}, bad);
+  const VF step = full_step(low, high, w.levels, w.zero_point) + bad + other_bad;
   // as integers: a NaN is larger than anything, and stays
   largest = as_float(umax(as_int(step) & 0x7fffffff, as_int(largest)));
 }
@@ -208,28 +210,34 @@ ALWAYS_INLINE void load_groups(const cod::GroupBlock &block, int at, int n, VF *
   load_transposed(rows, n, v);
 }
 
-// The largest step of these groups, or `known` if none is larger. Most groups are passed over: the
-// range of several together bounds that of each.
+// Whether none of the groups [from, to) of a block has a step above `known`: their common range
+// bounds that of each.
+ALWAYS_INLINE bool passed_over(const cod::GroupBlock &block, int from, int to,
+                               const cod::Weighing &w, float known) {
+  // separate chains, so that none waits for its last link
+  const VF any = load_lanes(block.values[from]);
+  VF low = any, high = any, bad{}, other_low = any, other_high = any, other_bad{};
+  for (int l = from; l < to; l += 2) {
+    const float *x = block.values[l], *y = block.values[l + 1 < to ? l + 1 : l];
+    for (int k = 0; k < w.group; k += W) {
+      const VF a = load_lanes(x + k), b = load_lanes(y + k);
+      low = fmin_lanes(low, a), high = fmax_lanes(high, a), bad = vfma(a, VF{}, bad);
+      other_low = fmin_lanes(other_low, b), other_high = fmax_lanes(other_high, b);
+      other_bad = vfma(b, VF{}, other_bad);
+    }
+  }
+  return none_above(fmin_lanes(low, other_low), fmax_lanes(high, other_high), bad + other_bad, w,
+                    known);
+}
+
+// The largest step of these groups, or `known` if none is larger.
 static float widest(const cod::GroupBlock &block, const cod::Weighing &w, float known) {
+  const bool whole = w.group % W == 0;
+  if (whole && passed_over(block, 0, block.lanes, w, known)) return known;
   VF v[COD_MAX_GROUP], largest = VF{} + known;
   for (int at = 0; at < block.lanes; at += W) {
     const int end = at + W < block.lanes ? at + W : block.lanes;
-    if (w.group % W == 0) {
-      // two chains, so that none waits for its last link
-      const VF any = load_lanes(block.values[at]);
-      VF low[2] = {any, any}, high[2] = {any, any}, poison[2]{};
-      for (int l = at; l < end; l += 2)
-        for (int k = 0; k < w.group; k += W)
-#pragma GCC unroll 2
-          for (int i = 0; i < 2; i++) {
-            const VF x = load_lanes(block.values[l + i < end ? l + i : l] + k);
-            low[i] = fmin_lanes(low[i], x), high[i] = fmax_lanes(high[i], x);
-            poison[i] = vfma(x, VF{}, poison[i]);
-          }
-      if (none_above(fmin_lanes(low[0], low[1]), fmax_lanes(high[0], high[1]),
-                     poison[0] + poison[1], w, known))
-        continue;
-    }
+    if (whole && passed_over(block, at, end, w, known)) continue;
     load_groups(block, at, w.group, v);
     widen(v, w.group, w, largest);
     known = largest_lane(largest);

@@ -17,15 +17,21 @@ constexpr float kLargestE4M3 = 448.0f, kTiny = 1e-30f;
 // Rows as contiguous floats, transformed, the last value repeated up to `padded`.
 class Reader {
  public:
-  Reader(const cod_rows &x, const cod_transform &transform, int64_t padded, int64_t most)
+  // contiguous: rows follow each other without gaps.
+  Reader(const cod_rows &x, const cod_transform &transform, int64_t padded, int64_t most,
+         bool contiguous)
       : x_(x), transform_(transform), padded_(padded),
         changed_(transform.shift || transform.scale || transform.order || transform.hadamard),
-        copy_(changed_ || x.channel_stride != 1 || padded != x.channels) {
+        copy_(changed_ || x.channel_stride != 1 || padded != x.channels ||
+              (contiguous && x.row_stride != x.channels)) {
     if (!copy_) return;
     buffer_.resize((size_t)(most * padded));
     if (x.channel_stride != 1) strided_.resize((size_t)(most * x.channels));
   }
 
+  bool copies() const { return copy_; }
+
+  // Pointers to rows [begin, end), of which there may be `most`.
   void read(int64_t begin, int64_t end, const float **rows) {
     for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
     if (!copy_) return;
@@ -116,8 +122,8 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
   if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, size = spec->group < channels ? spec->group : channels;
   const int64_t count = (channels + size - 1) / size, padded = count * size;
-  const int64_t stored = count > 1 ? size : (out->codes ? out->code_stride : size);
-  if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
+  const int64_t stored = count > 1 || !out->codes ? size : out->code_stride;
+  if (out->codes && (stored < size || out->code_stride != count * stored)) return COD_BAD_ARGUMENT;
   const int64_t positions = x->rows / images;
   const int64_t tail = channels - (count - 1) * size;  // of a row: its last group
   const auto &k = kernels();
@@ -128,33 +134,31 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
     const int64_t row0 = image * positions;
     cod::Weighing w = weighing_of(*spec, size);
     Largest largest;
-    // visit(block, row, group) for the groups of rows [first, last), as many at once as a kernel
+    // visit(block, first group) for the groups of rows [first, last), as many at once as a kernel
     // takes. The first pass goes backwards: where whoever wrote the rows, and the second pass, are,
     // rows are still in the cache.
     auto walk = [&](int64_t first, int64_t last, bool backwards, const auto &visit) {
-      Reader reader(rows_of, spec->transform, padded, kRowBlock);
+      Reader reader(rows_of, spec->transform, padded, kRowBlock, true);
       const float *rows[kRowBlock];
       cod::GroupBlock block;
-      const int64_t pieces = (last - first + kRowBlock - 1) / kRowBlock;
+      const int64_t length = reader.copies() ? kRowBlock : last - first;
+      auto place = [&](int64_t i, int64_t n) { return backwards ? n - 1 - i : i; };
+      const int64_t pieces = (last - first + length - 1) / length;
       for (int64_t piece = 0; piece < pieces; piece++) {
-        const int64_t begin = first + (backwards ? pieces - 1 - piece : piece) * kRowBlock;
-        const int64_t end = begin + kRowBlock < last ? begin + kRowBlock : last;
-        reader.read(begin, end, rows);
-        const int64_t total = (end - begin) * count;
-        int64_t row = 0, g = 0;
-        for (int64_t at = 0; at < total; at += k.lanes) {
+        const int64_t begin = first + place(piece, pieces) * length;
+        const int64_t end = begin + length < last ? begin + length : last;
+        reader.read(begin, reader.copies() ? end : begin + 1, rows);
+        const int64_t total = (end - begin) * count, blocks = (total + k.lanes - 1) / k.lanes;
+        for (int64_t i = 0; i < blocks; i++) {
+          const int64_t at = place(i, blocks) * k.lanes;
           block.lanes = (int)(total - at < k.lanes ? total - at : k.lanes);
-          const int64_t row_at = begin + row, g_at = g;
-          for (int l = 0; l < block.lanes; l++) {
-            block.values[l] = rows[row] + g * size;
-            if (++g == count) g = 0, row++;
-          }
-          visit(block, row_at, g_at);
+          for (int l = 0; l < block.lanes; l++) block.values[l] = rows[0] + (at + l) * size;
+          visit(block, begin * count + at);
         }
       }
     };
     cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
-      walk(first, last, true, [&](const cod::GroupBlock &block, int64_t, int64_t) {
+      walk(first, last, true, [&](const cod::GroupBlock &block, int64_t) {
         largest.add(k.widest(block, w, largest.value()));
       });
     });
@@ -169,33 +173,26 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
     cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
       std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(k.lanes * size));
       cod::WeighedResult result;
-      walk(first, last, false, [&](cod::GroupBlock &block, int64_t row, int64_t g) {
-        const int64_t first_group = (row0 + row) * count + g;
-        for (int l = 0, r = (int)row, at = (int)g; l < block.lanes; l++) {
-          block.codes[l] = out->codes ? out->codes + (row0 + r) * out->code_stride + at * stored
-                                      : scratch.data() + l * size;
-          block.valid[l] = (int32_t)(at + 1 < count ? size : tail);
-          if (++at == count) at = 0, r++;
-        }
+      walk(first, last, false, [&](cod::GroupBlock &block, int64_t at) {
+        const int64_t first_group = row0 * count + at;
+        int8_t *codes = out->codes ? out->codes + first_group * stored : scratch.data();
+        for (int l = 0; l < block.lanes; l++) block.codes[l] = codes + l * stored;
         k.weigh(block, w, result);
-        for (int l = 0; l < block.lanes && (tail < size || out->x_hat); l++) {
-          const int64_t group = first_group + l;
-          if (block.valid[l] < size) {  // what was repeated has no code
-            int32_t sum = 0;
-            for (int i = 0; i < block.valid[l]; i++) sum += block.codes[l][i];
-            result.sums[l] = sum;
-            std::memset(block.codes[l] + block.valid[l], 0, (size_t)(size - block.valid[l]));
+        for (int l = 0; l < block.lanes && (tail < size || stored > size || out->x_hat); l++) {
+          const int64_t group = first_group + l, g = group % count;
+          const int64_t valid = g + 1 < count ? size : tail;
+          if (valid < size) {  // what was repeated has no code
+            result.sums[l] = 0;
+            for (int64_t i = 0; i < valid; i++) result.sums[l] += block.codes[l][i];
           }
+          std::memset(block.codes[l] + valid, 0, (size_t)(stored - valid));
           if (out->x_hat)
-            k.dequantize(block.codes[l], block.valid[l], result.step[l],
-                         out->x_hat + group / count * channels + group % count * size);
+            k.dequantize(block.codes[l], valid, result.step[l],
+                         out->x_hat + group / count * channels + g * size);
         }
         if (out->step) std::memcpy(out->step + first_group, result.step, (size_t)block.lanes * 4);
         if (out->sums) std::memcpy(out->sums + first_group, result.sums, (size_t)block.lanes * 4);
       });
-      if (out->codes && out->code_stride > padded)
-        for (int64_t r = row0 + first; r < row0 + last; r++)
-          std::memset(out->codes + r * out->code_stride + padded, 0, (size_t)(out->code_stride - padded));
     });
   }
   return COD_OK;
@@ -219,7 +216,7 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
     Largest largest;
     // visit(rows, group, valid) for groups [first, last); a short group repeats its last pixel
     auto walk = [&](int64_t first, int64_t last, bool backwards, const auto &visit) {
-      Reader reader(rows_of, spec->transform, channels, size);
+      Reader reader(rows_of, spec->transform, channels, size, false);
       const float *rows[COD_MAX_GROUP];
       for (int64_t i = first; i < last; i++) {
         const int64_t g = backwards ? last - 1 - (i - first) : i;
