@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from codtdq.backends import cpu, triton
+from codtdq.backends import cpu, triton, weighed
 from codtdq.backends.fit import obstacle
 from codtdq.backends.float_operators import give_back, take_over
 from codtdq.backends.fusion import blank_products, fuse, separate
 from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.gpu import device as gpu
-from codtdq.layers import QuantOperator, sim_operators
+from codtdq.layers import QuantOperator, SimOperator, sim_operators
+from codtdq.layers.backed import BackedOperator, Executor
 from codtdq.layers.quantized import DTYPES
 from codtdq.native import library
 from codtdq.planning.graph import trace
@@ -73,7 +75,7 @@ def use_backend(
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}; accepted: {', '.join(BACKENDS)}")
-    operators = quant_operators(model)
+    operators: dict[str, BackedOperator] = {**quant_operators(model), **sim_operators(model)}
     record = _decide(model, backend)
     separate(operators)
     give_back(model)
@@ -81,6 +83,8 @@ def use_backend(
         operator.backend = operator.executor = None
         operator.channels_last = False
         operator.device_type = gpu.target().type if record.name == "triton" else "cpu"
+        if isinstance(operator, SimOperator) and operator._buffers.get("weight_cache") is None:
+            operator.refresh()
     if record.name == "cpu":
         record = _go_native(model, operators, record.reason, example)
     elif record.name == "triton":
@@ -91,23 +95,21 @@ def use_backend(
 
 
 def _go_native(
-    model: nn.Module, operators: dict[str, QuantOperator], reason: str, example: Any | None,
+    model: nn.Module, operators: dict[str, BackedOperator], reason: str, example: Any | None,
     engine: Any = cpu,
 ) -> BackendRecord:  # fmt: skip
     on_cpu = engine is cpu
-    fits = obstacle if on_cpu else triton.obstacle
-    obstacles = {
-        name: fits(operator.site, operator, operator.compute_dtype)
-        for name, operator in operators.items()
-    }
+    obstacles = {name: _obstacle(operator, engine) for name, operator in operators.items()}
     fallbacks = {name: why for name, why in obstacles.items() if why is not None}
     native = {name: operators[name] for name in operators if name not in fallbacks}
     unfused = _fuse(model, operators, native, example, engine)
     declared = getattr(getattr(model, "info", None), "channels_last", False)
     for operator in native.values():
         operator.channels_last = declared
-        operator.executor = engine.executor_for(operator)
-        operator.backend = engine.executor_for
+        operator.backend = _executors(operator, engine)
+        operator.executor = operator.backend(operator)
+        if isinstance(operator, SimOperator):
+            operator.drop_weight_cache()
     return BackendRecord(
         "cpu" if on_cpu else "triton",
         reason,
@@ -122,8 +124,23 @@ def _go_native(
     )
 
 
+def _obstacle(operator: BackedOperator, engine: Any) -> str | None:
+    """Why an engine does not take an operator."""
+    if isinstance(operator, QuantOperator):
+        fits = obstacle if engine is cpu else triton.obstacle
+        return fits(operator.site, operator, operator.compute_dtype)
+    assert isinstance(operator, SimOperator)
+    return weighed.obstacle(operator) if engine is cpu else "a method's own scheme"
+
+
+def _executors(operator: BackedOperator, engine: Any) -> Callable[[Any], Executor]:
+    own = isinstance(operator, SimOperator)
+    executor_for: Callable[[Any], Executor] = (weighed if own else engine).executor_for
+    return executor_for
+
+
 def _fuse(
-    model: nn.Module, operators: dict[str, QuantOperator], native: dict[str, QuantOperator],
+    model: nn.Module, operators: dict[str, BackedOperator], native: dict[str, BackedOperator],
     example: Any | None, engine: Any,
 ) -> str | None:  # fmt: skip
     """Fuse what a trace allows; returns why nothing was fused, if so."""
@@ -137,7 +154,11 @@ def _fuse(
             graph = trace(model, example, names=operators)
     except Exception as error:  # a model may fail on the example in any way it likes
         return f"the trace failed: {type(error).__name__}: {' '.join(str(error).split())}"
-    fuse(native, model, graph, engine.encoding, gates=engine is cpu)
+
+    def encoding(operator: Any) -> Hashable:
+        return (weighed if isinstance(operator, SimOperator) else engine).encoding(operator)
+
+    fuse(native, model, graph, encoding, gates=engine is cpu)
     return None
 
 
@@ -166,8 +187,10 @@ def _decide(model: nn.Module, backend: str) -> BackendRecord:
     engine = triton if backend == "triton" else cpu
     obstacle = engine.unavailable(model)
     if obstacle is None and not quant_operators(model):
-        kind = "a method's own schemes" if sim_operators(model) else "no quantized operators"
-        obstacle = f"the model has {kind}, which only the reference executes"
+        sims = sim_operators(model).values()
+        if engine is triton or all(weighed.obstacle(operator) for operator in sims):
+            kind = "a method's own schemes" if sims else "no quantized operators"
+            obstacle = f"the model has {kind}, which only the reference executes"
     if obstacle is None:
         if backend == "auto":
             return BackendRecord("cpu", cpu.describe())

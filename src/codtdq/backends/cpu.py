@@ -14,7 +14,7 @@ from codtdq.backends.fit import conv_group, padding_of, product_group
 from codtdq.backends.fusion import activation_of, affine_of
 from codtdq.errors import UnsupportedError
 from codtdq.layers import QuantOperator
-from codtdq.layers.quantized import Executor
+from codtdq.layers.backed import BackedOperator, Executor
 from codtdq.native import library
 from codtdq.native.operators import depthwise as _depthwise
 from codtdq.native.operators import quant_spec
@@ -73,7 +73,7 @@ class _Native:
         self._fixed = operator._buffers.get("act_radius")
         linear = isinstance(operator, nn.Linear)
         self._sides = None if linear else sides(operator)
-        self._surround = None if linear else _surround(operator)
+        self._surround = None if linear else surround(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
         self._group = product_group(operator.site)
@@ -222,7 +222,7 @@ def _settings(act: ActivationSpec, group: int) -> tuple[Any, ...]:
     return act.bits, group, act.literal, guarded, act.percentile, act.tau, act.zero_ratio
 
 
-def folded(operator: QuantOperator, scale: Tensor) -> tuple[Tensor, Tensor | None]:
+def folded(operator: BackedOperator, scale: Tensor) -> tuple[Tensor, Tensor | None]:
     """(scales [O, ...] of the weight, bias [O]) with a batch norm that follows inside."""
     affine = affine_of(operator.followers)
     bias = operator._parameters["bias"]
@@ -242,7 +242,7 @@ def sides(operator: Any) -> list[tuple[int, int]]:
     return [pair(value, blank) for value, blank in zip(values, (1, 1, 0, 1))]
 
 
-def _surround(operator: Any) -> tuple[tuple[int, ...], str] | None:
+def surround(operator: Any) -> tuple[tuple[int, ...], str] | None:
     """Arguments of F.pad for padding that repeats the map: its tokens have the same codes."""
     if operator.padding_mode == "zeros":
         return None

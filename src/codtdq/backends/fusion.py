@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from codtdq.layers import QuantOperator
+from codtdq.layers.backed import BackedOperator
 from codtdq.native.products import Codes
 from codtdq.planning.graph import ModelGraph
 
@@ -30,15 +30,18 @@ class SharedInput:
         self._readers = readers
         self._local = threading.local()  # one model may run in several threads
 
-    def codes(self, x: Tensor, encode: Callable[[Tensor], Codes]) -> Codes:
-        """The codes of x: those kept, if they are of the very same values."""
-        kept = getattr(self._local, "kept", None)
-        if kept is not None and _same_memory(kept[0], x) and kept[1] == _version(x):
+    def codes(self, x: Tensor, encode: Callable[[Tensor], Codes], images: int = 0) -> Codes:
+        """The codes of x: those kept, if they are of the very same values.
+
+        images: into which rows are cut, where ranges depend on it.
+        """
+        kept, facts = getattr(self._local, "kept", None), (_version(x), images)
+        if kept is not None and _same_memory(kept[0], x) and kept[1] == facts:
             codes, left = kept[2], kept[3] - 1
         else:
             codes, left = encode(x), self._readers - 1
         # x is kept too: while it lives, nothing else can lie at its address
-        self._local.kept = (x, _version(x), codes, left) if left else None
+        self._local.kept = (x, facts, codes, left) if left else None
         return codes
 
     def __deepcopy__(self, memo: object) -> SharedInput:
@@ -49,7 +52,7 @@ class SharedInput:
 
 
 @contextlib.contextmanager
-def blank_products(operators: Iterable[QuantOperator]) -> Iterator[None]:
+def blank_products(operators: Iterable[BackedOperator]) -> Iterator[None]:
     """Let operators give zeros of the right shape: a trace asks for the way, not for values."""
     changed = list(operators)
     try:
@@ -79,8 +82,8 @@ class _Blank:
 
 
 def fuse(
-    operators: dict[str, QuantOperator], model: nn.Module, graph: ModelGraph,
-    encoding: Callable[[QuantOperator], Hashable], *, gates: bool = False,
+    operators: dict[str, BackedOperator], model: nn.Module, graph: ModelGraph,
+    encoding: Callable[[BackedOperator], Hashable], *, gates: bool = False,
 ) -> None:  # fmt: skip
     """Give operators their followers and what they share; undone by `separate`.
 
@@ -95,7 +98,7 @@ def fuse(
             operator.followers = followers
             for follower in followers:
                 follower.forward = passed
-    sharing: dict[Hashable, list[QuantOperator]] = {}
+    sharing: dict[Hashable, list[BackedOperator]] = {}
     for name, operator in operators.items():
         source = graph.inputs.get(name)
         if source is not None and source.tensor >= 0 and graph.calls[name] == 1:
@@ -107,7 +110,7 @@ def fuse(
                 operator.shared = shared
 
 
-def separate(operators: dict[str, QuantOperator]) -> None:
+def separate(operators: dict[str, BackedOperator]) -> None:
     """Undo `fuse`."""
     for operator in operators.values():
         for follower in operator.followers:

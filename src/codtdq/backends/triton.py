@@ -14,7 +14,7 @@ from codtdq.backends.fusion import activation_of
 from codtdq.gpu import device
 from codtdq.gpu.weights import SLAB, GpuWeights, group_obstacle, weight_group_obstacle
 from codtdq.layers import QuantOperator
-from codtdq.layers.quantized import Executor
+from codtdq.layers.backed import Executor
 from codtdq.native.products import Window
 from codtdq.planning.plan import Site
 from codtdq.quantizer.affine import EPS, step_of

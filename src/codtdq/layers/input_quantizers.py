@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.layers.engine_forms import EngineInput
 from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of
 
 SCALE_BITS = 32  # a scale is a float32 here
@@ -44,6 +45,10 @@ class InputQuantizer(nn.Module):
     def reference(self, tokens: Tensor) -> Tensor:
         """The exact values that x_hat stands for: the tokens, unless they are rescaled first."""
         return tokens
+
+    def engine_form(self) -> EngineInput | None:
+        """How the native engine computes this scheme; None: it does not."""
+        return None
 
     def settings(self) -> dict[str, Any]:
         """JSON-ready keywords that build the module again, without its buffers."""

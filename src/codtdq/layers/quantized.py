@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from codtdq.native import library
+from codtdq.layers.backed import BackedConv, BackedOperator
 from codtdq.planning.plan import Site
 from codtdq.quantizer import ActivationResult, PackedWeight, quantize, quantize_weight
 from codtdq.quantizer.packing import NIBBLE_BITS, packed_width
@@ -22,10 +22,9 @@ from codtdq.quantizer.weight import row_shape, scale_count
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 Q = TypeVar("Q", bound="QuantOperator")
-Executor = Callable[[Tensor], Tensor]  # what forward does, on a float32 input
 
 
-class QuantOperator(nn.Module):
+class QuantOperator(BackedOperator):
     """What the three operators share. `site` says how weight and input are quantized."""
 
     site: Site
@@ -34,15 +33,6 @@ class QuantOperator(nn.Module):
     model_dtype: torch.dtype  # of the float weight: what code that asks for weight.dtype expects
     # called with (module, result) after each quantization; None while nobody listens
     listener: Callable[[nn.Module, ActivationResult], None] | None
-    # a backend's function that makes an executor from the codes; None: simulated, here
-    backend: Callable[[QuantOperator], Executor] | None = None
-    device_type = "cpu"  # of the inputs that the backend computes
-    executor: Executor | None = None  # what it made; dropped whenever codes or scales may change
-    # modules behind this operator whose work it does as well (a backend fused them; a tuple, so
-    # that they stay where they are in the model), and a backend's codes of a shared input
-    followers: tuple[nn.Module, ...] = ()
-    shared: Any = None
-    channels_last = False  # whether maps may be returned in channels-last order whatever came in
 
     @classmethod
     def adopt(
@@ -80,6 +70,11 @@ class QuantOperator(nn.Module):
         if site.static:
             module.register_buffer("act_radius", _radius(site, radius, weight.device, empty))
         return module
+
+    @property
+    def inputs(self) -> int:
+        """Input channels."""
+        return self.site.inputs
 
     @property
     def weight(self) -> Tensor:
@@ -123,39 +118,6 @@ class QuantOperator(nn.Module):
             self.listener(self, result)
         return result.x_hat.to(self.compute_dtype)
 
-    def _native(self, x: Tensor) -> bool:
-        """Whether the backend computes this call.
-
-        Statistics, gradients and traces need the simulation; so does an input that does not fit,
-        about which torch complains in its own words.
-        """
-        if self.backend is None or self.listener is not None or library.turned_off():
-            return False
-        if not x.numel() or x.device.type != self.device_type or not self._fits(x):
-            return False
-        if torch._C._get_tracing_state() or (self.followers and self.training):
-            return False
-        bias = self._parameters["bias"]
-        learns = x.requires_grad or (bias is not None and bias.requires_grad)
-        return not (learns and torch.is_grad_enabled())
-
-    def _fits(self, x: Tensor) -> bool:
-        return x.ndim > 0 and x.shape[-1] == self.site.inputs
-
-    def _execute(self, x: Tensor) -> Tensor:
-        """The backend's result, in the dtype of the input."""
-        executor = self.executor
-        if executor is None:
-            assert self.backend is not None
-            self.executor = executor = self.backend(self)
-        return executor(x.float()).to(x.dtype)
-
-    def _followed(self, y: Tensor) -> Tensor:
-        """The result after the modules that this operator stands for."""
-        for module in self.followers:
-            y = type(module).forward(module, y)
-        return y
-
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         bias = self._parameters["bias"]
         return (
@@ -186,10 +148,6 @@ class QuantOperator(nn.Module):
         if self._buffers.get("weight_cache") is not None:
             self.refresh()  # a cache of the old codes would go on being used
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles make an executor of their own: it holds memory of the engine."""
-        return self.__dict__ | {"executor": None}
-
     def extra_repr(self) -> str:
         """The shape, then what is quantized."""
         weight = "float" if self.site.weight is None else f"W{self.site.weight.bits}"
@@ -209,12 +167,9 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
         return self._followed(F.linear(self._input(input), weight, bias).to(input.dtype))
 
 
-class _QuantConv(QuantOperator):
+class _QuantConv(BackedConv, QuantOperator):
     layout = "first"
     _conv_forward: Callable[..., Any]
-    kernel_size: tuple[int, ...]
-    padding: Any  # a tuple, or a word
-    dilation: tuple[int, ...]
 
     def forward(self, input: Tensor) -> Tensor:
         """[B, C, *positions] -> [B, O, *positions], in dtype and memory layout of the input.
@@ -230,26 +185,7 @@ class _QuantConv(QuantOperator):
             weight, bias = self._weight_and_bias()
             result = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
             result = self._followed(result)
-        if self.channels_last:
-            return result
-        # tokens are channels-last inside; a caller who passed plain NCHW may call .view next
-        if input.is_contiguous():
-            return result.contiguous()
-        if input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
-            return result.contiguous(memory_format=torch.channels_last)
-        return result
-
-    def _batched_ndim(self) -> int:
-        return len(self.site.shape)
-
-    def _fits(self, x: Tensor) -> bool:
-        if x.ndim != self._batched_ndim() or x.shape[1] != self.site.inputs:
-            return False
-        padding = self.padding
-        if isinstance(padding, str):  # "same" is always enough, "valid" is none
-            padding = self.kernel_size if padding == "same" else (0,) * len(self.kernel_size)
-        sides = zip(x.shape[2:], padding, self.dilation, self.kernel_size)
-        return all(n + 2 * pad > gap * (side - 1) for n, pad, gap, side in sides)
+        return self._ordered(result, input)
 
 
 class QuantConv2d(_QuantConv, nn.Conv2d):  # type: ignore[override]

@@ -2,7 +2,7 @@
 
 Simulated: x_hat and W_hat are float32 values that lie on the method's grids. Each is-a Linear or
 Conv of the same name and attributes. The method decides by what it plugs in: an `InputQuantizer`
-and a `WeightStore`.
+and a `WeightStore`. Where both tell how the native engine computes them, a backend may.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from codtdq.layers.backed import BackedConv, BackedOperator
 from codtdq.layers.input_quantizers import FloatInput, InputQuantizer
 from codtdq.layers.weight_stores import FloatWeight, WeightStore
 
 S = TypeVar("S", bound="SimOperator")
 
 
-class SimOperator(nn.Module):
+class SimOperator(BackedOperator):
     """What the three operators share."""
 
     input_quantizer: InputQuantizer
@@ -59,13 +61,18 @@ class SimOperator(nn.Module):
 
     def refresh(self, *, cache: bool = True) -> None:
         """Rebuild the dequantized weight after its store changed, or drop it."""
+        self.executor = None
         values = self.weight_store.dequantize() if cache else None
         self.register_buffer("weight_cache", values, persistent=False)
+
+    def drop_weight_cache(self) -> None:
+        """Forget the dequantized weight: a backend has a form of its own."""
+        self.register_buffer("weight_cache", None, persistent=False)
 
     @property
     def channels(self) -> int:
         """Input channels."""
-        return int(getattr(self, "in_features", getattr(self, "in_channels", 0)))
+        return self.inputs
 
     def quantize_tokens(self, tokens: Tensor) -> Tensor:
         """x_hat of tokens [B, N, C], heard by the listener."""
@@ -74,8 +81,16 @@ class SimOperator(nn.Module):
             self.listener(self, tokens, x_hat)
         return x_hat
 
+    def _native(self, x: Tensor) -> bool:
+        return not torch.compiler.is_compiling() and super()._native(x)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self.executor = None
+        return super()._apply(fn, recurse)
+
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
+        self.executor = None
         if self._buffers.get("weight_cache") is not None:
             self.refresh()
 
@@ -89,23 +104,26 @@ class SimLinear(SimOperator, nn.Linear):  # type: ignore[override]
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., C] -> [..., O]."""
+        if self._native(input):
+            return self._execute(input)
         x_hat = self.quantize_tokens(linear_tokens(input)).view(input.shape)
-        return F.linear(x_hat, self.weight, self.bias)
+        return self._followed(F.linear(x_hat, self.weight, self.bias))
 
 
-class _SimConv(SimOperator):
+class _SimConv(BackedConv, SimOperator):
     _conv_forward: Callable[..., Any]
 
     def forward(self, input: Tensor) -> Tensor:
         """[B, C, *positions] -> [B, O, *positions]; padding comes after quantization."""
-        unbatched = input.ndim == self.weight.ndim - 1
-        x = input.unsqueeze(0) if unbatched else input
-        x_hat = self.quantize_tokens(conv_tokens(x))
-        maps = x_hat.transpose(1, 2).unflatten(2, x.shape[2:])  # channels-last in memory
-        result: Tensor = self._conv_forward(maps, self.weight, self.bias)
-        if unbatched:
-            result = result.squeeze(0)
-        return result.contiguous() if input.is_contiguous() else result
+        if input.ndim == self._batched_ndim() - 1:
+            return self.forward(input.unsqueeze(0)).squeeze(0)  # unbatched, as torch takes it
+        if self._native(input):
+            result = self._execute(input)
+        else:
+            x_hat = self.quantize_tokens(conv_tokens(input))
+            maps = x_hat.transpose(1, 2).unflatten(2, input.shape[2:])  # channels-last in memory
+            result = self._followed(self._conv_forward(maps, self.weight, self.bias))
+        return self._ordered(result, input)
 
 
 class SimConv2d(_SimConv, nn.Conv2d):  # type: ignore[override]

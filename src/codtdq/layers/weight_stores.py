@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.layers.engine_forms import EngineWeight
 from codtdq.quantizer.affine import code_limits, decode_shifted, encode_shifted, grid_of
 from codtdq.quantizer.packing import NIBBLE_BITS
 
@@ -32,6 +33,10 @@ class WeightStore(nn.Module):
     def dequantize(self) -> Tensor:
         """W_hat in float32, in the shape of the float weight."""
         raise NotImplementedError
+
+    def engine_form(self) -> EngineWeight | None:
+        """The weight as the native engine takes it; None: it does not."""
+        return None
 
     def settings(self) -> dict[str, Any]:
         """JSON-ready keywords that build the store again, without its buffers."""

@@ -7,17 +7,28 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 
 from codtdq.errors import UnsupportedError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
 OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
 MAX_GROUP = 128
+MAX_TRIALS = 16
 
 # What the C header defines; `_check` compares every one of them with the library.
 CONSTANTS = {
@@ -26,6 +37,9 @@ CONSTANTS = {
     "TIE_MARGIN": 1.0 - 2.0**-20,
     "WEIGHT_OFFSET": 8,
     "MAX_GROUP": MAX_GROUP,
+    "MAX_TRIALS": MAX_TRIALS,
+    "WIDE_LOWEST": -112,
+    "WIDE_HIGHEST": 127,
     "ACTIVE_C1": 1,
     "ACTIVE_C2": 2,
     "ACTIVE_GUARDED": 3,
@@ -60,6 +74,18 @@ class Quantized(Structure):
         ("codes", c_void_p),
         ("code_stride", c_int64),
         *[(name, c_void_p) for name in ("step", "radius", "active", "infeasible", "x_hat", "sums")],
+    ]
+
+
+class WeighSpec(Structure):
+    """cod_weigh_spec with its cod_transform."""
+
+    _fields_ = [
+        *[(name, c_int32) for name in ("bits", "group", "trials", "zero_point")],
+        ("zero_weight", c_float),
+        ("reserved", c_int32),
+        *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
+        ("hadamard", c_int64),
     ]
 
 
@@ -124,6 +150,7 @@ STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
     "QUANTIZED_BYTES": Quantized,
+    "WEIGH_SPEC_BYTES": WeighSpec,
     "INPUT_BYTES": Input,
     "OUTPUT_BYTES": Output,
     "GEOMETRY_BYTES": Geometry,
@@ -288,6 +315,9 @@ def _declare(library: Any) -> None:
     library.cod_quantize_fixed.argtypes = [
         POINTER(Rows), c_int32, c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(Quantized),
         c_int32,
+    ]  # fmt: skip
+    library.cod_weigh_tokens.argtypes = library.cod_weigh_pixels.argtypes = [
+        POINTER(Rows), c_int64, POINTER(WeighSpec), POINTER(Quantized), c_int32
     ]  # fmt: skip
     library.cod_weight_describe.argtypes = [
         c_int64, c_int64, c_int64, c_int32, c_int32, POINTER(Weight)

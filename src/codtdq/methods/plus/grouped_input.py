@@ -10,6 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from codtdq.layers.engine_forms import EngineInput, GroupGrid, engine_values
 from codtdq.layers.input_quantizers import InputQuantizer
 from codtdq.methods.plus.grid import quantize_groups, travelling_bits
 
@@ -21,6 +22,7 @@ class TokenGroups(InputQuantizer):
     """
 
     kind = "plus-token-groups"
+    along_pixels = False
 
     def __init__(
         self,
@@ -37,7 +39,24 @@ class TokenGroups(InputQuantizer):
         self.zero_point = zero_point
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """x_hat [B, N, C]."""
+        """x_hat [B, N, C], by the native engine where it can run."""
+        found = engine_values(self.grid, tokens)
+        return self.plain(tokens) if found is None else found
+
+    @property
+    def grid(self) -> GroupGrid:
+        """What the engine has to know."""
+        return GroupGrid(
+            self.code_bits, self.group, self.trials, self.zero_weight, self.zero_point,
+            self.along_pixels,
+        )  # fmt: skip
+
+    def engine_form(self) -> EngineInput:
+        """Groups on weighed grids."""
+        return EngineInput(self.grid)
+
+    def plain(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C], in torch."""
         images, positions, channels = tokens.shape
         size = max(1, min(self.group, channels))
         short = -channels % size

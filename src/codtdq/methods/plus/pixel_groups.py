@@ -18,9 +18,10 @@ class PixelGroups(TokenGroups):
     """Asymmetric groups along the positions of each channel, in reading order."""
 
     kind = "plus-pixel-groups"
+    along_pixels = True
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """x_hat [B, N, C]."""
+    def plain(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C], in torch."""
         images, positions, channels = tokens.shape
         size = max(1, min(self.group, positions))
         short = -positions % size

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codtdq.layers.engine_forms import EngineInput, RowTransform
 from codtdq.layers.input_quantizers import InputQuantizer, build_input_quantizer
 
 BLOCK = 32
@@ -55,6 +56,19 @@ class Transform:
         if self.order is not None:
             weight = weight[..., self.order]
         return rotate_blocks(weight) if self.hadamard else weight
+
+    def for_rows(self) -> RowTransform:
+        """The same, as the engine applies it: channels ordered first."""
+        order = self.order
+        shift, scale = (
+            v if v is None or order is None else v[order] for v in (self.shift, self.scale)
+        )
+        return RowTransform(
+            None if shift is None else shift.float().contiguous(),
+            None if scale is None else scale.float().contiguous(),
+            None if order is None else order.to(torch.int32),
+            self.hadamard,
+        )
 
     def parts(self) -> list[str]:
         """Names of what is done."""
@@ -102,6 +116,13 @@ class Transformed(InputQuantizer):
     def reference(self, tokens: Tensor) -> Tensor:
         """The transformed tokens."""
         return self.inner.reference(self.transform.tokens(tokens))
+
+    def engine_form(self) -> EngineInput | None:
+        """The inner scheme behind this transform."""
+        inner = self.inner.engine_form()
+        if inner is None or inner.transform is not None:
+            return None
+        return EngineInput(inner.grid, self.transform.for_rows())
 
     def bits(self, channels: int) -> float:
         """As the inner scheme: what is done is known beforehand and does not travel."""

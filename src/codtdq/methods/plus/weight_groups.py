@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codtdq.layers.engine_forms import EngineWeight
 from codtdq.layers.weight_stores import WeightStore, pack_unsigned, unpack_unsigned
 from codtdq.quantizer.affine import EPS, code_limits
 from codtdq.quantizer.nvfp4 import LARGEST_E4M3, to_e4m3
+from codtdq.quantizer.packing import NIBBLE_BITS
 
 FEW_CHANNELS = 16  # below: groups run across taps
 HEADROOM = 1.5  # scales are refined later and may grow
@@ -97,12 +99,24 @@ class GroupedWeight(WeightStore):
 
     def dequantize(self) -> Tensor:
         """Scale * code."""
+        steps = self._scales()[:, group_index(self.shape, self.group)]
+        return weight_from_rows(self._codes() * steps, self.shape)
+
+    def engine_form(self) -> EngineWeight | None:
+        """Codes and scales tap by tap; None where a group spans taps, or a code a nibble."""
+        channels, taps = self.shape[1], math.prod(self.shape[2:])
+        if self.code_bits > NIBBLE_BITS or (channels < FEW_CHANNELS and taps > 1):
+            return None
+        codes = self._codes().to(torch.int8).reshape(self.shape[0], taps, channels)
+        return EngineWeight(codes, self._scales(), self.group)
+
+    def _codes(self) -> Tensor:
         rows, columns = self.shape[0], math.prod(self.shape[1:])
         low, _ = code_limits(self.code_bits, True)
-        codes = unpack_unsigned(self.packed, columns, self.code_bits).reshape(rows, columns) + low
-        scales = self.scales.view(torch.float8_e4m3fn).float() * self.unit
-        steps = scales[:, group_index(self.shape, self.group)]
-        return weight_from_rows(codes * steps, self.shape)
+        return unpack_unsigned(self.packed, columns, self.code_bits).reshape(rows, columns) + low
+
+    def _scales(self) -> Tensor:
+        return self.scales.view(torch.float8_e4m3fn).float() * self.unit
 
     def settings(self) -> dict[str, Any]:
         """Shape, width and group."""

@@ -1,6 +1,8 @@
 // AVX2 with FMA: 8 groups per block, 3 x 16 tiles, vpmaddubsw with 16-bit sums inside a group.
 #include <immintrin.h>
 
+#include <cmath>
+
 #include "kernels.h"
 
 #define W 8
@@ -19,6 +21,7 @@ static inline VF vround(VF x) { return (VF)_mm256_round_ps((__m256)x, 8); }
 static inline VF vfma(VF x, VF y, VF z) { return (VF)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
 static inline VF vfnma(VF x, VF y, VF z) { return (VF)_mm256_fnmadd_ps((__m256)x, (__m256)y, (__m256)z); }
 static inline VF fmin_lanes(VF x, VF y) { return (VF)_mm256_min_ps((__m256)x, (__m256)y); }
+static inline VF fmax_lanes(VF x, VF y) { return (VF)_mm256_max_ps((__m256)x, (__m256)y); }
 struct VD {
   __m256d a, b;
 };
@@ -404,10 +407,80 @@ static inline VF codes_as_floats(const int8_t *codes) {
   return (VF)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)codes)));
 }
 
+// The lane at a distance of a power of two.
+template <int DISTANCE>
+static inline VF swap_lanes(VF x) {
+  const __m256 v = (__m256)x;
+  if (DISTANCE == 1) return (VF)_mm256_permute_ps(v, 0xb1);
+  if (DISTANCE == 2) return (VF)_mm256_permute_ps(v, 0x4e);
+  return (VF)_mm256_permute2f128_ps(v, v, 1);
+}
+
+static inline VF reciprocal(VF x) { return 1.0f / x; }
+
+// x / y: a guess and what is left of x give the rounded quotient.
+static inline VF quotient(VF x, VF y, VF inverse) {
+  const VF guess = x * inverse;
+  return vfma(vfnma(guess, y, x), inverse, guess);
+}
+
+static inline void store_codes(VI codes, int8_t *to) {
+  const __m256i q = (__m256i)codes;
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+  _mm_storel_epi64((__m128i *)to, _mm_packs_epi16(words, words));
+}
+
+// As `encode_plain`, each group between bounds of its own.
+static inline bool encode_between(const cod::GroupBlock &block, int from, int to, int n,
+                                  cod::WeighedResult &out) {
+  if (n != 32) return false;
+  const __m256 magic = _mm256_set1_ps(12582912.0f), above = _mm256_set1_ps(1.0f + cod::kMargin);
+  const __m256 below = _mm256_set1_ps(1.0f - cod::kMargin);
+  const __m256i lift = _mm256_set1_epi8((char)-128), zero = _mm256_setzero_si256();
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  __m256i partial[W];
+  for (int l = 0; l < W; l++) partial[l] = zero;
+  uint32_t careful = 0;
+  for (int l = from; l < to; l++) {
+    const __m256 inverse = _mm256_set1_ps(out.inverse[l]);
+    const __m256 up = _mm256_mul_ps(inverse, above), down = _mm256_mul_ps(inverse, below);
+    const __m256 bottom = _mm256_set1_ps(out.bottom[l]), top = _mm256_set1_ps(out.top[l]);
+    const float *x = block.values[l];
+    __m256i q[4], differ = zero;
+    for (int i = 0; i < 4; i++) {
+      const __m256 value = _mm256_loadu_ps(x + 8 * i);
+      const __m256 a = _mm256_fmadd_ps(value, up, magic), b = _mm256_fmadd_ps(value, down, magic);
+      differ = _mm256_or_si256(differ, _mm256_xor_si256(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+      const __m256 code = _mm256_max_ps(_mm256_min_ps(_mm256_sub_ps(a, magic), top), bottom);
+      q[i] = _mm256_cvtps_epi32(code);
+    }
+    const __m256i p = _mm256_permutevar8x32_epi32(
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])), order);
+    _mm256_storeu_si256((__m256i *)block.codes[l], p);
+    partial[l - from] = _mm256_sad_epu8(_mm256_xor_si256(p, lift), zero);
+    careful |= (uint32_t)!_mm256_testz_si256(differ, differ) << (l - from);
+  }
+  const __m256i sums = _mm256_sub_epi32(reduce8(partial), _mm256_set1_epi32(128 * 32));
+  _mm256_store_si256((__m256i *)(out.sums + from), sums);
+  for (; __builtin_expect(careful != 0, 0); careful &= careful - 1) {
+    const int l = from + __builtin_ctz(careful);
+    int32_t sum = 0;
+    for (int i = 0; i < 32; i++) {
+      float code = nearbyintf(block.values[l][i] / out.step[l]);
+      code = code < out.bottom[l] ? out.bottom[l] : code > out.top[l] ? out.top[l] : code;
+      sum += block.codes[l][i] = (int8_t)code;
+    }
+    out.sums[l] = sum;
+  }
+  return true;
+}
+
 #include "depthwise.inl"
 #include "pointwise.inl"
+#include "weigh.inl"
 
 extern const cod::Kernels kAvx2;
 const cod::Kernels kAvx2 = {"avx2",    runs_here, kLanes, quantize_block, encode_group, encode_each,
                             gelu,      MR,        NR, tile,          unpack, activate,
-                            dequantize, depthwise, multiply, blend, magnitudes};
+                            dequantize, depthwise, multiply, blend, magnitudes, widest, weigh, widest_pixels, weigh_pixels,
+                               transform, dequantize_each};

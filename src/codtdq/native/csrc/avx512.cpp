@@ -1,6 +1,8 @@
 // AVX-512 with VNNI: 16 groups per block, 6 x 32 tiles, vpdpbusd.
 #include <immintrin.h>
 
+#include <cmath>
+
 #include "kernels.h"
 
 #define W 16
@@ -21,6 +23,7 @@ static inline bool vany(VI x) { return _mm512_test_epi32_mask((__m512i)x, (__m51
 static inline VF vfma(VF x, VF y, VF z) { return (VF)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
 static inline VF vfnma(VF x, VF y, VF z) { return (VF)_mm512_fnmadd_ps((__m512)x, (__m512)y, (__m512)z); }
 static inline VF fmin_lanes(VF x, VF y) { return (VF)_mm512_min_ps((__m512)x, (__m512)y); }
+static inline VF fmax_lanes(VF x, VF y) { return (VF)_mm512_max_ps((__m512)x, (__m512)y); }
 static inline VF vround(VF x) { return (VF)_mm512_roundscale_ps((__m512)x, 8); }
 struct VD {
   __m512d a, b;
@@ -308,10 +311,83 @@ static inline VF codes_as_floats(const int8_t *codes) {
   return (VF)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)codes)));
 }
 
+// The lane at a distance of a power of two.
+template <int DISTANCE>
+static inline VF swap_lanes(VF x) {
+  const __m512 v = (__m512)x;
+  if (DISTANCE == 1) return (VF)_mm512_permute_ps(v, 0xb1);
+  if (DISTANCE == 2) return (VF)_mm512_permute_ps(v, 0x4e);
+  return (VF)_mm512_shuffle_f32x4(v, v, DISTANCE == 4 ? 0xb1 : 0x4e);
+}
+
+static inline void store_codes(VI codes, int8_t *to) {
+  _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)codes));
+}
+
+static inline VF reciprocal(VF x) {
+  const VF guess = (VF)_mm512_rcp14_ps((__m512)x);
+  return vfma(guess, vfnma(guess, x, VF{} + 1.0f), guess);
+}
+
+// x / y: a guess and what is left of x give the rounded quotient.
+static inline VF quotient(VF x, VF y, VF inverse) {
+  const VF guess = x * inverse;
+  return vfma(vfnma(guess, y, x), inverse, guess);
+}
+
+// As `encode_plain`, each group between bounds of its own.
+static inline bool encode_between(const cod::GroupBlock &block, int from, int to, int n,
+                                  cod::WeighedResult &out) {
+  if (n != 32) return false;
+  alignas(64) float hi[W], lo[W], low[W], high[W];
+  const __m512 inverse = _mm512_load_ps(out.inverse + from), magic = _mm512_set1_ps(12582912.0f);
+  _mm512_store_ps(hi, _mm512_mul_ps(inverse, _mm512_set1_ps(1.0f + cod::kMargin)));
+  _mm512_store_ps(lo, _mm512_mul_ps(inverse, _mm512_set1_ps(1.0f - cod::kMargin)));
+  _mm512_store_ps(low, _mm512_add_ps(_mm512_load_ps(out.bottom + from), magic));
+  _mm512_store_ps(high, _mm512_add_ps(_mm512_load_ps(out.top + from), magic));
+  const __m256i lift = _mm256_set1_epi8((char)-128), zero = _mm256_setzero_si256();
+  __m256i partial[W];
+  for (int l = 0; l < W; l++) partial[l] = zero;
+  __m512i differ = _mm512_setzero_si512();
+  for (int l = from; l < to; l++) {
+    const int i = l - from;
+    const __m512 up = _mm512_set1_ps(hi[i]), down = _mm512_set1_ps(lo[i]);
+    const __m512 bottom = _mm512_set1_ps(low[i]), top = _mm512_set1_ps(high[i]);
+    const __m512i a = plain16(block.values[l], up, down, bottom, top, differ);
+    const __m512i b = plain16(block.values[l] + 16, up, down, bottom, top, differ);
+    const __m256i p = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(a)),
+                                              _mm512_cvtepi32_epi8(b), 1);
+    _mm256_storeu_si256((__m256i *)block.codes[l], p);
+    partial[i] = _mm256_sad_epu8(_mm256_xor_si256(p, lift), zero);
+  }
+  if (__builtin_expect(_mm512_test_epi32_mask(differ, differ) != 0, 0)) {
+    for (int l = from; l < to; l++) {
+      const __m512 step = _mm512_set1_ps(out.step[l]), bottom = _mm512_set1_ps(out.bottom[l]);
+      const __m512 top = _mm512_set1_ps(out.top[l]);
+      __m512i total = _mm512_setzero_si512();
+      for (int i = 0; i < 32; i += 16) {
+        const __m512 q = _mm512_div_ps(_mm512_loadu_ps(block.values[l] + i), step);
+        const __m512 inside = _mm512_max_ps(_mm512_min_ps(_mm512_roundscale_ps(q, 8), top), bottom);
+        const __m512i code = _mm512_cvtps_epi32(inside);
+        total = _mm512_add_epi32(total, code);
+        _mm_storeu_si128((__m128i *)(block.codes[l] + i), _mm512_cvtepi32_epi8(code));
+      }
+      out.sums[l] = _mm512_reduce_add_epi32(total);
+    }
+    return true;
+  }
+  for (int l = 0; l < W; l += 8)
+    _mm256_store_si256((__m256i *)(out.sums + from + l),
+                       _mm256_sub_epi32(reduce8(partial + l), _mm256_set1_epi32(128 * 32)));
+  return true;
+}
+
 #include "depthwise.inl"
 #include "pointwise.inl"
+#include "weigh.inl"
 
 extern const cod::Kernels kAvx512;
 const cod::Kernels kAvx512 = {"avx512-vnni", runs_here, kLanes,   quantize_block, encode_group, encode_each,
                               gelu,          MR,        NR,  tile,          unpack, activate,
-                              dequantize, depthwise, multiply, blend, magnitudes};
+                              dequantize, depthwise, multiply, blend, magnitudes, widest, weigh, widest_pixels, weigh_pixels,
+                               transform, dequantize_each};

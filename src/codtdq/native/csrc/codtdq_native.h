@@ -13,12 +13,15 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 2
+#define COD_ABI_VERSION 3
 #define COD_EPS 1e-8f              /* floor of every radius and step */
 #define COD_STD_EPS 1e-12          /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
 #define COD_WEIGHT_OFFSET 8        /* weights are stored as code + 8: nibbles without a sign */
 #define COD_MAX_GROUP 128          /* widest activation group */
+#define COD_MAX_TRIALS 16          /* scales that may be weighed */
+#define COD_WIDE_LOWEST (-112)     /* wide zero-points: q - z stays within int8 at four bits */
+#define COD_WIDE_HIGHEST 127
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,6 +30,7 @@ extern "C" {
 enum { COD_ACTIVE_BASE = 0, COD_ACTIVE_C1 = 1, COD_ACTIVE_C2 = 2, COD_ACTIVE_GUARDED = 3 };
 enum { COD_INFEASIBLE_C1 = 1, COD_INFEASIBLE_C2 = 2 };
 enum { COD_PRE_NONE = 0, COD_PRE_GELU = 1, COD_PRE_RELU = 2 };
+enum { COD_ZERO_NONE = 0, COD_ZERO_INSIDE = 1, COD_ZERO_WIDE = 2 };
 enum { COD_OK = 0, COD_BAD_ARGUMENT = 1, COD_NO_MEMORY = 2, COD_NO_KERNEL = 3 };
 
 /* How token groups get their range (paper Eqs. DSTG_clip, dcrp). */
@@ -84,6 +88,37 @@ COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float 
                                    const float *step, int32_t per_channel, int32_t group,
                                    int32_t pre, const cod_quantized *out, int32_t threads);
 
+/* What is done to a row before it is quantized: y = R((x[order] - shift) / scale), each part NULL or
+ * 0 if it is left out; shift and scale are in the new order. R: a 32-point Hadamard rotation of
+ * whole blocks. */
+typedef struct {
+  const float *shift, *scale, *inverse; /* inverse: 1 / scale */
+  const int32_t *order;
+  int64_t hadamard;
+} cod_transform;
+
+/* Groups with a zero-point and an E4M3 scale under one float per image: the smallest scale that
+ * clips nothing and the next smaller ones are weighed, the least sum of squared errors wins. Values
+ * that fall to zero count 1 + zero_weight times. */
+typedef struct {
+  int32_t bits;       /* 2..7 */
+  int32_t group;      /* values that share a grid */
+  int32_t trials;     /* 1..COD_MAX_TRIALS; 1: nothing is clipped */
+  int32_t zero_point; /* COD_ZERO_* */
+  float zero_weight;
+  int32_t reserved;
+  cod_transform transform;
+} cod_weigh_spec;
+
+/* Rows are images of equal length. Codes have their zero-point taken off, a step that is NaN marks
+ * an image with a value that is not finite. Token groups: along the channels of a row; step and sums
+ * [rows, K]. Pixel groups: along the rows of a channel; step [images, ceil(rows of an image /
+ * group), channels], no sums. radius, active and infeasible are not written. */
+COD_API int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
+                                 const cod_quantized *out, int32_t threads);
+COD_API int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
+                                 const cod_quantized *out, int32_t threads);
+
 /* Weights in panels, for the instruction set in use. `cod_weight_describe` works out the sizes,
  * the caller provides zeroed memory for both arrays, aligned to 64 bytes, `cod_weight_pack` fills
  * it. codes: int8 [outputs, taps, inputs] in -8..7; inputs are padded to whole activation groups
@@ -118,7 +153,7 @@ typedef struct {
   const float *step;
   const int32_t *sums;
   int64_t row_groups; /* groups between one row of steps or sums and the next: K, or more */
-  int32_t step_mode;  /* 1: per row and group; 0: a single step */
+  int32_t step_mode;  /* 1: per row and group; 0: a single step; 2: see cod_depthwise */
   int32_t wide;       /* codes have more than 5 bits */
 } cod_input;
 
@@ -139,7 +174,8 @@ COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry,
                          const cod_weight *weight, const cod_output *y, int32_t threads);
 
 /* Depthwise on codes [rows, code_stride]; weight: [taps, channels]. step: [rows, K] with step_mode 1,
- * one for each `group` channels; with step_mode 0 none: the weight has them in it. */
+ * one for each `group` channels; with step_mode 0 none: the weight has them in it; with step_mode 2
+ * [batch, ceil(in_h * in_w / group), channels], one for each `group` pixels of a channel. */
 COD_API int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
                               int32_t group, const float *weight, const cod_output *y,
                               int32_t threads);

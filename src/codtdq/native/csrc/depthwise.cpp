@@ -83,6 +83,12 @@ class Depthwise {
     return y_.data + (band.image * g_.out_h + oy) * g_.out_w * y_.row_stride;
   }
 
+  // Steps of all channels for the group of pixels that a position belongs to.
+  const float *pixel_steps(int64_t image, int64_t position) const {
+    const int64_t groups = (g_.in_h * g_.in_w + group_ - 1) / group_;
+    return x_.step + (image * groups + position / group_) * channels_;
+  }
+
   // Where input line iy is kept: in the place of one that no kernel needs any more.
   template <typename T>
   T *place(T *x_hat, int64_t iy) const {
@@ -98,9 +104,13 @@ class Depthwise {
     for (int64_t iy = ready; iy < end; iy++) {
       float *to = place(x_hat, iy);
       for (int64_t ix = 0; ix < g_.in_w; ix++, to += pixel_) {
-        const int64_t row = (band.image * g_.in_h + iy) * g_.in_w + ix;
-        cod::kernels().dequantize(x_.codes + row * x_.code_stride, from, n, group_,
-                                  x_.step_mode ? x_.step + row * x_.row_groups : nullptr, to);
+        const int64_t position = iy * g_.in_w + ix, row = band.image * g_.in_h * g_.in_w + position;
+        const int8_t *codes = x_.codes + row * x_.code_stride;
+        if (x_.step_mode == 2)
+          cod::kernels().dequantize_each(codes + from, n, pixel_steps(band.image, position) + from, to);
+        else
+          cod::kernels().dequantize(codes, from, n, group_,
+                                    x_.step_mode ? x_.step + row * x_.row_groups : nullptr, to);
       }
     }
     return end;
@@ -149,7 +159,7 @@ extern "C" int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometr
   if (y->activation == COD_ACT_GATED_GELU && channels % 2) return COD_BAD_ARGUMENT;
   const cod_geometry &g = *geometry;
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
-  if (x->step_mode && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
+  if (x->step_mode == 1 && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
   if (pixels == 0) return COD_OK;
   if (pixels * channels * taps * 8 < cod::kWorthSharing) threads = 1;
   const Depthwise work(*x, g, channels, group, weight, *y);

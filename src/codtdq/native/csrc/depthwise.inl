@@ -25,6 +25,15 @@ static void dequantize(const int8_t *codes, int64_t from, int64_t n, int group, 
   }
 }
 
+static void dequantize_each(const int8_t *codes, int64_t n, const float *step, float *x_hat) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    const VF v = codes_as_floats(codes + i) * load_lanes(step + i);
+    __builtin_memcpy(x_hat + i, &v, sizeof v);
+  }
+  for (; i < n; i++) x_hat[i] = (float)codes[i] * step[i];
+}
+
 // W channels of N pixels: a weight is loaded once for all of them.
 template <int N>
 static inline void depthwise_pixels(const cod::DepthwiseLine &line, int64_t p, int64_t c) {

@@ -28,6 +28,10 @@ static inline VF fmin_lanes(VF x, VF y) {
   for (int l = 0; l < W; l++) x[l] = x[l] < y[l] ? x[l] : y[l];
   return x;
 }
+static inline VF fmax_lanes(VF x, VF y) {
+  for (int l = 0; l < W; l++) x[l] = x[l] > y[l] ? x[l] : y[l];
+  return x;
+}
 static inline VF vround(VF x) {
   for (int l = 0; l < W; l++) x[l] = nearbyintf(x[l]);
   return x;
@@ -144,10 +148,30 @@ static inline VF codes_as_floats(const int8_t *codes) {
   return v;
 }
 
+template <int DISTANCE>
+static inline VF swap_lanes(VF x) {
+  VF y;
+  for (int l = 0; l < W; l++) y[l] = x[l ^ DISTANCE];
+  return y;
+}
+
+static inline VF reciprocal(VF x) { return 1.0f / x; }
+static inline VF quotient(VF x, VF y, VF) { return x / y; }
+
+static inline void store_codes(VI codes, int8_t *to) {
+  for (int l = 0; l < W; l++) to[l] = (int8_t)codes[l];
+}
+
+static inline bool encode_between(const cod::GroupBlock &, int, int, int, cod::WeighedResult &) {
+  return false;  // no faster way here
+}
+
 #include "depthwise.inl"
 #include "pointwise.inl"
+#include "weigh.inl"
 
 extern const cod::Kernels kGeneric;
 const cod::Kernels kGeneric = {"generic", runs_here, kLanes,  quantize_block, encode_group, encode_each,
                                gelu,      MR,        NR, tile,          unpack, activate,
-                               dequantize, depthwise, multiply, blend, magnitudes};
+                               dequantize, depthwise, multiply, blend, magnitudes, widest, weigh, widest_pixels, weigh_pixels,
+                               transform, dequantize_each};

@@ -31,6 +31,21 @@ struct alignas(64) GroupResult {
   int32_t active[kMaxLanes], infeasible[kMaxLanes], sums[kMaxLanes];
 };
 
+// How groups are weighed: cod_weigh_spec, worked out for an image.
+struct Weighing {
+  float levels, unit, zero_weight;
+  int group, trials, zero_point;
+  bool divide;  // codes by true division only
+};
+
+// x / step lies between x * inverse * (1 - kMargin) and x * inverse * (1 + kMargin).
+constexpr float kMargin = 0x1p-21f;
+
+struct alignas(64) WeighedResult {
+  float step[kMaxLanes], inverse[kMaxLanes], bottom[kMaxLanes], top[kMaxLanes];
+  int32_t sums[kMaxLanes];
+};
+
 // Where a tile's results go: y[r * stride + j] = act(sum * scale[j] + bias[j]) for the first `rows`
 // rows and `columns` columns. scale, bias: [tile columns], or NULL; acc: scratch for one tile.
 struct Epilogue {
@@ -81,6 +96,16 @@ struct Kernels {
   void (*blend)(const float *const *x, const float *share, int count, int64_t n, float *y);
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
+
+  // Groups that are weighed. `widest`: their largest step, or `known` if that is larger, NaN if
+  // a value is not finite; `weigh`: codes and grids. Pixels: `group` rows of channels, codes only of the first `valid` ones.
+  float (*widest)(const GroupBlock &block, const Weighing &weighing, float known);
+  void (*weigh)(const GroupBlock &block, const Weighing &weighing, WeighedResult &out);
+  float (*widest_pixels)(const float *const *rows, int64_t channels, const Weighing &weighing);
+  void (*weigh_pixels)(const float *const *rows, int64_t channels, const Weighing &weighing,
+                       int valid, int8_t *const *codes, float *step);
+  void (*transform)(const float *x, int64_t n, const cod_transform &transform, float *y);
+  void (*dequantize_each)(const int8_t *codes, int64_t n, const float *step, float *x_hat);
 };
 
 extern const Kernels *const kKernels[];  // best first, generic last

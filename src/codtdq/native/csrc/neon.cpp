@@ -6,6 +6,8 @@
 #include <sys/auxv.h>
 #endif
 
+#include <cmath>
+
 #include "kernels.h"
 
 #define W 4
@@ -23,6 +25,7 @@ static inline bool vany(VI x) { return vmaxvq_u32((uint32x4_t)x) != 0; }
 static inline VF vfma(VF x, VF y, VF z) { return (VF)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y); }
 static inline VF vfnma(VF x, VF y, VF z) { return (VF)vfmsq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y); }
 static inline VF fmin_lanes(VF x, VF y) { return (VF)vminq_f32((float32x4_t)x, (float32x4_t)y); }
+static inline VF fmax_lanes(VF x, VF y) { return (VF)vmaxq_f32((float32x4_t)x, (float32x4_t)y); }
 static inline VF vround(VF x) { return (VF)vrndnq_f32((float32x4_t)x); }
 struct VD {
   float64x2_t a, b;
@@ -269,10 +272,30 @@ static inline VF codes_as_floats(const int8_t *codes) {
   return (VF)vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
 
+template <int DISTANCE>
+static inline VF swap_lanes(VF x) {
+  VF y;
+  for (int l = 0; l < W; l++) y[l] = x[l ^ DISTANCE];
+  return y;
+}
+
+static inline VF reciprocal(VF x) { return 1.0f / x; }
+static inline VF quotient(VF x, VF y, VF) { return x / y; }
+
+static inline void store_codes(VI codes, int8_t *to) {
+  for (int l = 0; l < W; l++) to[l] = (int8_t)codes[l];
+}
+
+static inline bool encode_between(const cod::GroupBlock &, int, int, int, cod::WeighedResult &) {
+  return false;  // no faster way here
+}
+
 #include "depthwise.inl"
 #include "pointwise.inl"
+#include "weigh.inl"
 
 extern const cod::Kernels kNeon;
 const cod::Kernels kNeon = {"neon-dotprod", runs_here, kLanes,  quantize_block, encode_group, encode_each,
                             gelu,           MR,        NR, tile,          unpack, activate,
-                            dequantize, depthwise, multiply, blend, magnitudes};
+                            dequantize, depthwise, multiply, blend, magnitudes, widest, weigh, widest_pixels, weigh_pixels,
+                               transform, dequantize_each};
