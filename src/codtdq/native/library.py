@@ -7,7 +7,17 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Groups whose range is weighed: codes with a zero-point and an E4M3 scale, found by the engine.
 
-Plain functions of tokens [B, N, C] in any strides; the first dimension holds the images. What leaves
-are shifted codes q - z under one step per group, so that products need to know nothing of
+Plain functions of tokens [B, N, C] in any strides; the first dimension holds the images. What
+leaves are shifted codes q - z under one step per group, so that products need to know nothing of
 zero-points.
 """
 
@@ -98,9 +98,7 @@ def encode_tokens(tokens: Tensor, spec: WeighSpec, stored: int, bits: int) -> Co
         row = first * positions
         out.codes = codes.data_ptr() + row * count * stored
         out.step, out.sums = step.data_ptr() + 4 * row * count, sums.data_ptr() + 4 * row * count
-        library.check(
-            engine.cod_weigh_tokens(byref(view), taken, byref(spec), byref(out), threads)
-        )
+        library.check(engine.cod_weigh_tokens(byref(view), taken, byref(spec), byref(out), threads))
     return Codes(codes, step, sums, bits)
 
 
@@ -115,9 +113,7 @@ def encode_pixels(tokens: Tensor, spec: WeighSpec, bits: int) -> Codes:
     for view, first, taken in _views(tokens):
         out.codes = codes.data_ptr() + first * positions * channels
         out.step = step.data_ptr() + 4 * first * count * channels
-        library.check(
-            engine.cod_weigh_pixels(byref(view), taken, byref(spec), byref(out), threads)
-        )
+        library.check(engine.cod_weigh_pixels(byref(view), taken, byref(spec), byref(out), threads))
     return Codes(codes, step, torch.empty(0, dtype=torch.int32), bits)
 
 
