@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -82,8 +82,8 @@ class _Blank:
 
 
 def fuse(
-    operators: dict[str, BackedOperator], model: nn.Module, graph: ModelGraph,
-    encoding: Callable[[BackedOperator], Hashable], *, gates: bool = False,
+    operators: Mapping[str, BackedOperator], model: nn.Module, graph: ModelGraph,
+    encoding: Callable[[Any], Hashable], *, gates: bool = False,
 ) -> None:  # fmt: skip
     """Give operators their followers and what they share; undone by `separate`.
 
@@ -110,7 +110,7 @@ def fuse(
                 operator.shared = shared
 
 
-def separate(operators: dict[str, BackedOperator]) -> None:
+def separate(operators: Mapping[str, BackedOperator]) -> None:
     """Undo `fuse`."""
     for operator in operators.values():
         for follower in operator.followers:

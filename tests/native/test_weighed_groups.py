@@ -1,0 +1,182 @@
+"""Groups on weighed grids: the engine against the same grids in torch, group by group."""
+
+import pytest
+import torch
+from engine_cases import SETS, instruction_set, needs_engine, torch_threads
+
+from codtdq.errors import UnsupportedError
+from codtdq.layers.engine_forms import engine_values
+from codtdq.methods.plus.grid import ZERO_POINTS
+from codtdq.methods.plus.grouped_input import TokenGroups
+from codtdq.methods.plus.pixel_groups import PixelGroups
+from codtdq.methods.plus.transforms import Transform, Transformed
+from codtdq.native import library
+from codtdq.native.weighed import encode_pixels, encode_tokens, values, weigh_spec
+
+pytestmark = needs_engine
+KINDS = (TokenGroups, PixelGroups)
+
+
+def noise(*shape, seed=0):
+    """Tokens whose channels differ in size; the first token is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator) * torch.rand(shape[-1], generator=generator) * 3
+    x[0, 0] = 0
+    return x
+
+
+def losses(scheme, x_hat, x):
+    """Loss of every value's group, as the method counts it."""
+    loss = (x_hat - x).square() * (1 + scheme.zero_weight * (x_hat == 0))
+    lines = loss if not scheme.along_pixels else loss.transpose(1, 2)
+    size = min(scheme.group, lines.shape[-1])
+    short = -lines.shape[-1] % size
+    padded = torch.nn.functional.pad(lines, (0, short), mode="replicate") if short else lines
+    sums = (
+        padded.unflatten(-1, (-1, size)).sum(-1, keepdim=True).expand(*padded.shape[:-1], -1, size)
+    )
+    each = sums.flatten(-2)[..., : lines.shape[-1]]
+    return each if not scheme.along_pixels else each.transpose(1, 2)
+
+
+def agree(scheme, x):
+    """Equal values; only groups whose two best candidates tie may differ, and those are few."""
+    found, plain = scheme(x), scheme.plain(x)
+    differ = found != plain
+    if differ.any():
+        ours, theirs = losses(scheme, found, x)[differ], losses(scheme, plain, x)[differ]
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=0)
+        assert differ.float().mean() < 1e-3 or x.numel() < 5000
+    return found
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("zero_point", ZERO_POINTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_of_the_method(kind, zero_point, name):
+    with instruction_set(name):
+        for trials, zero_weight in ((1, 0.0), (4, 0.0), (4, 0.5), (6, 0.0)):
+            scheme = kind(4, 32, trials, zero_weight, zero_point)
+            for shape in ((2, 77, 64), (1, 300, 72), (3, 5, 18), (1, 1, 3), (40, 1, 33)):
+                agree(scheme, noise(*shape))
+                agree(scheme, noise(*shape, seed=1).relu())
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_width_and_any_group(kind, name):
+    with instruction_set(name):
+        for bits in range(2, 8):
+            for group in (1, 4, 20, 64, 128):
+                agree(kind(bits, group, trials=3), noise(2, 70, 40, seed=bits))
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_magnitudes_of_every_kind(kind, name):
+    scheme = kind(4, 32, trials=4)
+    with instruction_set(name):
+        for size in (1e-38, 1e-30, 1e-12, 1e12, 3e36):
+            x = noise(1, 64, 64) * size
+            found = scheme(x)
+            if 1e-12 <= size <= 1e12:  # squares are neither lost nor beyond float32
+                agree(scheme, x)
+            assert found.isfinite().all()
+            limit = (2 * x.abs().max() / 15).item() + 1e-30
+            assert (found - x).abs().max().item() < limit
+        x = noise(1, 64, 64)
+        x[0, 5, 7] = 1e6  # every other group has the smallest scale there is
+        agree(scheme, x)
+        zeros = torch.zeros(2, 40, 40)
+        assert torch.equal(scheme(zeros), zeros)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_an_image_with_a_value_that_is_not_finite_is_nan_and_no_other(kind, bad):
+    x = noise(3, 70, 40)
+    for place in ((1, 69, 39), (1, 0, 0), (1, 33, 17)):
+        spoilt = x.clone()
+        spoilt[place] = bad
+        for name in SETS:
+            with instruction_set(name):
+                found = kind(4, 32, trials=4)(spoilt)
+            assert found[1].isnan().all()
+            assert torch.equal(found[[0, 2]], kind(4, 32, trials=4)(x)[[0, 2]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_order_and_threads_do_not_matter(kind):
+    scheme = kind(4, 32, trials=4)
+    x = noise(3, 300, 72)
+    expected = scheme(x)
+    views = (
+        x.transpose(1, 2).contiguous().transpose(1, 2),
+        torch.cat([x, x], 2)[..., :72],
+        torch.cat([x, x], 1)[:, :300],
+        x.transpose(0, 1).contiguous().transpose(0, 1),
+    )
+    for view in views:
+        assert torch.equal(scheme(view), expected)
+    with torch_threads(2):
+        assert torch.equal(scheme(x), expected)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("channels", [18, 32, 70, 128])
+def test_codes_steps_and_sums_belong_together(channels, name):
+    scheme, x = TokenGroups(4, 32, trials=4), noise(2, 37, channels)
+    stored = min(32, -(-channels // 4) * 4)
+    with instruction_set(name):
+        found = encode_tokens(x, weigh_spec(scheme.grid), stored, 4)
+        x_hat = scheme(x)
+    groups = found.codes.view(2 * 37, -1, stored)
+    assert torch.equal(groups.sum(2, dtype=torch.int32), found.sums)
+    assert groups.abs().max() <= 15
+    flat = (groups * found.step.unsqueeze(2)).flatten(1)
+    assert not found.codes[:, channels:].any()
+    assert torch.equal(flat[:, :channels], x_hat.flatten(0, 1))
+
+
+def test_codes_and_steps_of_pixel_groups():
+    scheme, x = PixelGroups(4, 32, trials=4), noise(2, 70, 24)
+    found = encode_pixels(x, weigh_spec(scheme.grid), 4)
+    assert found.step.shape == (2, 3, 24)
+    steps = found.step.repeat_interleave(32, 1)[:, :70]
+    assert torch.equal(found.codes.view(2, 70, 24) * steps, scheme(x))
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("channels", [24, 64, 100])
+def test_transforms_give_the_bits_of_torch(channels, name):
+    generator = torch.Generator().manual_seed(channels)
+    shift, scale = torch.randn(channels, generator=generator), torch.rand(channels) + 0.1
+    order, x = torch.randperm(channels, generator=generator), noise(2, 50, channels)
+    for transform in (
+        Transform(hadamard=True), Transform(shift=shift), Transform(scale=scale, hadamard=True),
+        Transform(order=order), Transform(shift, scale, order, True),
+    ):  # fmt: skip
+        scheme = Transformed(TokenGroups(4, 32, trials=4), transform=transform)
+        form = scheme.engine_form()
+        stored = min(32, -(-channels // 4) * 4)
+        with instruction_set(name):
+            found = encode_tokens(x, weigh_spec(*form), stored, 4)
+            expected = scheme(x)
+        flat = (found.codes.view(100, -1, stored) * found.step.unsqueeze(2)).flatten(1)
+        assert torch.equal(flat[:, :channels], expected.flatten(0, 1))
+
+
+def test_what_the_engine_does_not_take_stays_with_torch():
+    x = noise(1, 40, 200)
+    for scheme in (TokenGroups(8), TokenGroups(4, 200), TokenGroups(4, trials=17),
+                   TokenGroups(5, zero_point="wide")):  # fmt: skip
+        assert scheme.grid.obstacle() and engine_values(scheme.grid, x) is None
+        assert torch.equal(scheme(x), scheme.plain(x))
+        with pytest.raises(UnsupportedError, match="refused"):
+            values(x, scheme.grid)
+    scheme = TokenGroups(4)
+    assert engine_values(scheme.grid, x.double()) is None
+    assert engine_values(scheme.grid, x[:, :0]) is None
+    assert engine_values(scheme.grid, x.clone().requires_grad_()) is None
+    with library.disabled():
+        assert engine_values(scheme.grid, x) is None
