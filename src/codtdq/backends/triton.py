@@ -78,6 +78,10 @@ class _Kernels:
         self._products = products
         self._act = operator.site.activation
         self._fixed = operator._buffers.get("act_radius")
+        self._range = None
+        if self._fixed is not None:
+            radius = self._fixed.float().clamp(min=EPS)
+            self._range = radius, step_of(radius, self._act.bits)
         self._sides = None if isinstance(operator, nn.Linear) else sides(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
@@ -112,6 +116,11 @@ class _Kernels:
                 act.tau, act.zero_ratio,
             )  # fmt: skip
             return self._products.Codes(codes, step, act.group_size, act.bits)
+        if kernels is self._products and self._range is not None:
+            return kernels.encode_fixed(x, act.bits, *self._range, checked=True)
+        if kernels is self._products and not bounded(act):
+            per_channel = act.mode == "per_channel"
+            return kernels.encode_dynamic(x, act.bits, per_channel=per_channel)
         radius, step = shared_range(x, act, self._fixed)
         if kernels is self._products:
             return kernels.encode_fixed(x, act.bits, radius, step)
@@ -175,12 +184,17 @@ def _none(codes: Any) -> Tensor:
     return codes.codes.new_empty(0, dtype=torch.int32)
 
 
+def bounded(act: ActivationSpec) -> bool:
+    """Whether a range is not simply the largest magnitude."""
+    return act.tau is not None or act.zero_ratio is not None or act.percentile is not None
+
+
 def shared_range(x: Tensor, act: ActivationSpec, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
     """(radius, step) that tokens share, [1] or [C], without waiting for the device.
 
     x: rows [N, C] or maps [B, C, positions]; fixed: calibrated radii.
     """
-    if fixed is None and (act.tau is not None or act.zero_ratio is not None or act.percentile):
+    if fixed is None and bounded(act):
         tokens = x if x.ndim == 2 else x.transpose(1, 2)
         found = project(split(tokens, act), act)
         return found.radius, found.step

@@ -31,6 +31,11 @@ def unavailable_reason() -> str | None:
     return None
 
 
+def present() -> bool:
+    """Whether kernels run on a device, not in the interpreter."""
+    return not interpreted() and unavailable_reason() is None
+
+
 def capability() -> int:
     """Compute capability of the current device: 89 for sm_89."""
     major, minor = torch.cuda.get_device_capability()

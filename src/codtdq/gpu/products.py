@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from codtdq.gpu import depthwise as depthwise_file
+from codtdq.gpu import device
 from codtdq.gpu import fused as fused_file
 from codtdq.gpu import product as product_file
 from codtdq.gpu import quantize as quantize_file
@@ -89,21 +90,49 @@ def _encode(
     return Codes(codes, step, group, spec.bits, zero)
 
 
-def encode_fixed(x: Tensor, bits: int, radius: Tensor, step: Tensor) -> Codes:
-    """Codes under one given radius and step, each [1], or one for each channel, [C]."""
+def encode_fixed(
+    x: Tensor, bits: int, radius: Tensor, step: Tensor, *, checked: bool = False
+) -> Codes:
+    """Codes under one given radius and step, each [1], or one for each channel, [C].
+
+    checked: an input that is not finite shows, by steps that are NaN.
+    """
+    found = step.clone() if checked else None
+    return _encode_shared(x, bits, radius.numel() > 1, radius, step, None, found)
+
+
+def encode_dynamic(x: Tensor, bits: int, *, per_channel: bool = False) -> Codes:
+    """Codes under the largest magnitude of x, or of each channel."""
+    count = x.shape[1] if per_channel else 1
+    largest = torch.zeros(count, dtype=torch.int32, device=x.device)
+    block = tables.block_for(tables.LARGEST, _tokens(x), x.shape[1])
+    constants = {"PER_CHANNEL": per_channel, "BLOCK": block.m, "LANES": block.n}
+    grid = (-(-_tokens(x) // block.m), -(-x.shape[1] // block.n))
+    arguments = {"x": x, "largest": largest, **_layout(x)}
+    launch(quantize_file.largest_magnitude, grid, arguments, constants, block)
+    return _encode_shared(x, bits, per_channel, None, None, largest, x.new_empty(count))
+
+
+def _encode_shared(
+    x: Tensor, bits: int, per_channel: bool, radius: Tensor | None, step: Tensor | None,
+    largest: Tensor | None, found: Tensor | None,
+) -> Codes:  # fmt: skip
     rows, width = _tokens(x), -(-x.shape[1] // SLAB) * SLAB
     codes = x.new_empty(rows, width, dtype=torch.int8)
     arguments = {
-        "x": x, "codes": codes, "radius": radius, "step": step, **_layout(x), "code_stride": width,
+        "x": x, "codes": codes, "radius": radius, "step": step, "largest": largest, "found": found,
+        **_layout(x), "code_stride": width,
     }  # fmt: skip
     block = tables.block_for(tables.FIXED, rows, width)
     constants = {
-        "QMIN": qmin_of(bits), "QMAX": qmax_of(bits), "PER_CHANNEL": radius.numel() > 1,
+        "QMIN": qmin_of(bits), "QMAX": qmax_of(bits), "PER_CHANNEL": per_channel,
         "BLOCK": block.m, "LANES": block.n,
     }  # fmt: skip
     grid = (-(-rows // block.m), -(-width // block.n))
     launch(quantize_file.quantize_fixed, grid, arguments, constants, block)
-    return Codes(codes, step, SLAB, bits)
+    taken = step if found is None else found
+    assert taken is not None
+    return Codes(codes, taken, SLAB, bits)
 
 
 def product(
@@ -204,8 +233,8 @@ def depthwise(
 def _chosen(
     kernel: str, table: Table, rows: int, outputs: int, key: Hashable, run: Callable[[Block], None]
 ) -> Block:
-    """The block for a shape: from the table, or timed where that was asked for."""
-    if os.environ.get(tables.TUNE) == "1" and torch.cuda.is_available() and not recording():
+    """The block for a shape: from the table, or timed where that was asked for on a device."""
+    if os.environ.get(tables.TUNE) == "1" and not recording() and device.present():
         return tables.tuned((kernel, key), table, run)
     return tables.block_for(table, rows, outputs)
 

@@ -131,13 +131,15 @@ def test_depthwise(mode, name, shape_sized_blocks):
     )
 
 
-@pytest.mark.parametrize("spec", [ActivationSpec(), ActivationSpec(projection="guarded"),
-                                  ActivationSpec(literal=True)])  # fmt: skip
-def test_fused_linear_is_quantizer_and_product(spec):
+@pytest.mark.parametrize(("spec", "outputs"), [
+    (ActivationSpec(), 100), (ActivationSpec(projection="guarded"), 40),
+    (ActivationSpec(literal=True), 40),
+])  # fmt: skip
+def test_fused_linear_is_quantizer_and_product(spec, outputs):
     x = awkward(37, 75, seed=5)
     x[7, 3] = float("nan")
-    codes, scale, _ = weights(40, 1, 75)
-    packed, bias = GpuWeights.pack(codes, scale, 32), torch.randn(40)
+    codes, scale, _ = weights(outputs, 1, 75)
+    packed, bias = GpuWeights.pack(codes, scale, 32), torch.randn(outputs)
     apart = products.product(
         products.encode_groups(x, spec), packed, Window((1, 1, 37)), bias, "gelu"
     )
