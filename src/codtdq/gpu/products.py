@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from codtdq.gpu import depthwise as depthwise_file
-from codtdq.gpu import device
+from codtdq.gpu import device, tables
 from codtdq.gpu import fused as fused_file
 from codtdq.gpu import product as product_file
 from codtdq.gpu import quantize as quantize_file
-from codtdq.gpu import tables
 from codtdq.gpu.epilogue import ACTIVATIONS
 from codtdq.gpu.launch import launch, recording
 from codtdq.gpu.tables import Block, Table

@@ -34,7 +34,7 @@ class InStep:
         found = self.encode(x)
         codes, step = reference.quantize_groups(x, self.operator.site.activation)
         self.other_codes = float((found.codes != codes).float().mean())
-        return found._replace(codes=codes, step=step)
+        return found._replace(codes=codes.contiguous(), step=step.contiguous())
 
     def __call__(self, x):
         backend, self.operator.backend = self.operator.backend, None
