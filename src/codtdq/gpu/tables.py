@@ -68,6 +68,11 @@ def block_for(table: Table, rows: int, outputs: int) -> Block:
     raise AssertionError("the last row of a table takes every shape")
 
 
+def power_of_two(value: int) -> int:
+    """The least power of two that is not below a size; Triton's tiles have such sides."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
 _tuned: dict[Hashable, Block] = {}
 
 

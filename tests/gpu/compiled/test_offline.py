@@ -6,7 +6,7 @@ import gpu_cases
 import pytest
 import torch
 
-from codtdq.gpu import products, tables
+from codtdq.gpu import encoders, products, tables
 from codtdq.gpu.launch import Launch, launch, recorded
 from codtdq.gpu.offline import compile_for
 from codtdq.gpu.weights import GpuWeights
@@ -45,9 +45,9 @@ def _product(rows, outputs, mode):
         weights = _weights(outputs, 1, 256, 64)
     x = _x(rows, 256)
     if mode == "shared":
-        codes = products.encode_fixed(x, 4, torch.ones(1), torch.ones(1))
+        codes = encoders.encode_fixed(x, 4, torch.ones(1), torch.ones(1))
     else:
-        codes = products.encode_groups(x, PAPER, zero_point=mode == "zero-points")
+        codes = encoders.encode_groups(x, PAPER, zero_point=mode == "zero-points")
     products.product(codes, weights, window, bias, "gelu")
 
 
@@ -81,15 +81,15 @@ def _cases():
         for name, spec in (("paper", PAPER), ("guarded", GUARDED)):
             yield (
                 f"quantizer {block.m} {name}",
-                (lambda r=max(rows, 4), q=spec: products.encode_groups(_x(r, 32), q)),
+                (lambda r=max(rows, 4), q=spec: encoders.encode_groups(_x(r, 32), q)),
             )
     yield (
         "quantizer of maps",
-        lambda: products.encode_groups(torch.empty(4, 64, 96, device="meta"), PAPER),
+        lambda: encoders.encode_groups(torch.empty(4, 64, 96, device="meta"), PAPER),
     )
     yield (
         "quantizer, zero-points",
-        lambda: products.encode_groups(_x(64, 64), PAPER, zero_point=True),
+        lambda: encoders.encode_groups(_x(64, 64), PAPER, zero_point=True),
     )
     for per_channel in (False, True):
         name = f"one range per {'channel' if per_channel else 'tensor'}"
@@ -97,18 +97,18 @@ def _cases():
         yield f"quantizer, {name}", lambda p=per_channel: _dynamic(p, 1)
     yield (
         "quantizer, a given range",
-        lambda: products.encode_fixed(_x(64, 64), 4, torch.ones(1), torch.ones(1), checked=True),
+        lambda: encoders.encode_fixed(_x(64, 64), 4, torch.ones(1), torch.ones(1), checked=True),
     )
     yield (
         "quantizer, groups of 128",
-        lambda: products.encode_groups(_x(64, 256), ActivationSpec(group_size=128)),
+        lambda: encoders.encode_groups(_x(64, 256), ActivationSpec(group_size=128)),
     )
 
 
 def _dynamic(per_channel, place):
     """One of the two kernels behind a range that tokens share."""
     with recorded() as launches:
-        products.encode_dynamic(_x(64, 64), 4, per_channel=per_channel)
+        encoders.encode_dynamic(_x(64, 64), 4, per_channel=per_channel)
     one = launches[place]
     launch(one.kernel, one.grid, one.arguments, one.constants, one.block)
 
@@ -116,9 +116,9 @@ def _dynamic(per_channel, place):
 def _depthwise(rows, channels, grouped):
     x = _x(rows, channels)
     if grouped:
-        codes = products.encode_groups(x, PAPER)
+        codes = encoders.encode_groups(x, PAPER)
     else:
-        codes = products.encode_fixed(x, 4, torch.ones(channels), torch.ones(channels))
+        codes = encoders.encode_fixed(x, 4, torch.ones(channels), torch.ones(channels))
     taps = torch.empty(9, channels, device="meta")
     codes = codes._replace(step=codes.step.to("meta"))
     products.depthwise(codes, taps, Window((1, 1, rows), (3, 3), (1, 1), (1, 1)), None, "gelu")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gpu_cases import PRODUCT_TOLERANCE, awkward
 
-from codtdq.gpu import products, reference
+from codtdq.gpu import encoders, products, reference
 from codtdq.gpu.weights import GpuWeights, group_obstacle, weight_group_obstacle
 from codtdq.native.products import Window
 from codtdq.quantizer.affine import step_of
@@ -35,11 +35,11 @@ def check(found, expected, tolerance=PRODUCT_TOLERANCE):
 
 def quantized(x, mode, group=32):
     if mode == "groups":
-        return products.encode_groups(x, ActivationSpec(group_size=group))
+        return encoders.encode_groups(x, ActivationSpec(group_size=group))
     if mode == "zero-points":
-        return products.encode_groups(x, ActivationSpec(group_size=group), zero_point=True)
+        return encoders.encode_groups(x, ActivationSpec(group_size=group), zero_point=True)
     radius = x.abs().max().reshape(1)
-    codes = products.encode_fixed(x, 4, radius, step_of(radius, 4))
+    codes = encoders.encode_fixed(x, 4, radius, step_of(radius, 4))
     if mode == "shared zero-point":
         return codes._replace(zero=torch.tensor([3], dtype=torch.int32))
     return codes
@@ -141,7 +141,7 @@ def test_fused_linear_is_quantizer_and_product(spec, outputs):
     codes, scale, _ = weights(outputs, 1, 75)
     packed, bias = GpuWeights.pack(codes, scale, 32), torch.randn(outputs)
     apart = products.product(
-        products.encode_groups(x, spec), packed, Window((1, 1, 37)), bias, "gelu"
+        encoders.encode_groups(x, spec), packed, Window((1, 1, 37)), bias, "gelu"
     )
     fused = products.fused_linear(x, spec, packed, bias, "gelu")
     torch.testing.assert_close(fused, apart, rtol=0, atol=0, equal_nan=True)
