@@ -45,8 +45,8 @@ test-slow: $(VENV)/.test
 
 # The Triton kernels without a GPU: their numbers in the interpreter, their machine code offline.
 test-gpu: $(VENV)/.gpu
-	TRITON_INTERPRET=1 $(PY) -m pytest -m "gpu and not slow" tests/gpu/interpreted
-	$(PY) -m pytest -m "gpu and not slow" tests/gpu/compiled
+	TRITON_INTERPRET=1 $(PY) -m pytest -m gpu tests/gpu/interpreted
+	$(PY) -m pytest -m gpu tests/gpu/compiled
 
 # Without the first check, a library that does not load would only skip the tests. Left out: a test
 # that compiles a program of its own, and one of metrics, which takes long.

@@ -83,7 +83,8 @@ def test_every_operator_in_step_with_the_simulation(name, preset, shape_sized_bl
 
 # Free to drift apart, with 8-bit inputs. With 4-bit ones a code that flips at a tie moves so many
 # behind it that single masks change as they do when the norms' parameters change by 1e-7; only
-# means over many images agree, which take the interpreter long (the slow test below).
+# means over very many images agree, which would take the interpreter hours. Four bits are held in
+# step above.
 @pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
 def test_metrics_are_those_of_the_simulation(name, tmp_path, shape_sized_blocks):
     config = codtdq.preset("cod-tdq-guarded", model=name, act_bits=8)
@@ -99,20 +100,6 @@ def test_metrics_are_those_of_the_simulation(name, tmp_path, shape_sized_blocks)
     assert scores["triton"] != scores["reference"]  # it did run
     for metric, value in scores["reference"].items():
         assert abs(scores["triton"][metric] - value) <= TOLERANCE, metric
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
-def test_data_set_metrics_with_four_bits(name, shape_sized_blocks):
-    """A hundred images, about twenty minutes for each model."""
-    model = codtdq.quantize(codtdq.create_model(name), "cod-tdq-guarded")
-    data = open_dataset("camosynth", limit=100)
-    expected = evaluate(model, data).metrics
-    use_backend(model, "triton")
-    found = evaluate(model, data, batch_size=10).metrics
-    assert found["S"] != expected["S"]  # it did run
-    for metric in ("S", "wF", "F_mean", "MAE"):
-        assert abs(found[metric] - expected[metric]) < TOLERANCE, metric
 
 
 def test_one_dimensional_convolutions(shape_sized_blocks):
