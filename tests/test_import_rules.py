@@ -81,7 +81,7 @@ ALLOWED = {
         "gpu",
         "quantizer",
     },
-    "doctor": {"models", "backends", "native"},
+    "doctor": {"models", "backends", "native", "gpu"},
     "selection": {
         "quantizer",
         "planning",

@@ -75,8 +75,8 @@ def load(
 
     model: a float model of the same architecture, for one that is not registered; it is turned
         into the quantized one in place.
-    backend: "auto" (the native engine where it can run), "reference" (simulated) or "cpu" (native,
-        or an error).
+    backend: "auto" (the native engine where it can run), "reference" (simulated), "cpu" (native, or
+        an error) or "triton" (on a GPU, where the model then is, or an error; extra `gpu`).
     cache_weights: keep dequantized weights in memory for the operators that are simulated; by
         default only the reference backend does.
     """

@@ -8,16 +8,20 @@ from codtdq.environment import environment
 
 
 def examine() -> dict[str, dict[str, Any]]:
-    """Environment, backends with the reason for their state, and shipped weights."""
+    """Environment, backends with the reason for their state, the GPU, and shipped weights."""
+    from codtdq.gpu import device
+
     return {
         "environment": environment(),
         "backends": _backends(),
+        "gpu": device.facts(),
         "weights": _weights(),
     }
 
 
 def _backends() -> dict[str, str]:
     from codtdq.backends import cpu
+    from codtdq.gpu import device
     from codtdq.native import library
 
     reason = library.unavailable_reason()
@@ -29,9 +33,11 @@ def _backends() -> dict[str, str]:
         also = f"; also here: {', '.join(others)}" if others else ""
         engine = f"available: {cpu.describe()}{also} (select with {library.SWITCH}=NAME)"
         choice = "cpu for models on the CPU, operator by operator; the rest is simulated"
+    no_gpu = device.unavailable_reason()
     return {
         "reference": "available: simulated in PyTorch (quantize, dequantize, float operator)",
         "cpu": engine,
+        "triton": f"not available: {no_gpu}" if no_gpu else f"available: {device.describe()}",
         "auto": f"takes {choice}",
     }
 

@@ -71,13 +71,17 @@ class _Kernels:
 
     def __init__(self, operator: QuantOperator) -> None:
         # Triton is imported here, not with the package; `operators` registers torch's names
-        from codtdq.gpu import operators, products  # noqa: F401
+        from codtdq.gpu import encoders, operators, products  # noqa: F401
 
         # no reference to the operator, which owns this: its memory goes with it at once
         assert operator.site.activation is not None
-        self._products = products
+        self._encoders, self._products = encoders, products
         self._act = operator.site.activation
         self._fixed = operator._buffers.get("act_radius")
+        self._range = None
+        if self._fixed is not None:
+            radius = self._fixed.float().clamp(min=EPS)
+            self._range = radius, step_of(radius, self._act.bits)
         self._sides = None if isinstance(operator, nn.Linear) else sides(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
@@ -102,26 +106,33 @@ class _Kernels:
         return self._shared.codes(x, self._encode)
 
     def _encode(self, x: Tensor) -> Any:
-        act, kernels = self._act, self._kernels(x)
+        act, encoders = self._act, self._encoders
+        if self._compiled(x):
+            return self._encode_by_name(x)
         if act.mode == "per_token_group":
-            if kernels is self._products:
-                return kernels.encode_groups(x, act)
+            return encoders.encode_groups(x, act)
+        if self._range is not None:
+            return encoders.encode_fixed(x, act.bits, *self._range, checked=True)
+        if not bounded(act):
+            return encoders.encode_dynamic(x, act.bits, per_channel=act.mode == "per_channel")
+        return encoders.encode_fixed(x, act.bits, *shared_range(x, act, None))
+
+    def _encode_by_name(self, x: Tensor) -> Any:
+        """The same under torch's names, for a compiler to see."""
+        act, Codes = self._act, self._encoders.Codes
+        if act.mode == "per_token_group":
             guarded = act.projection == "guarded"
-            codes, step, _ = kernels.encode_groups(
+            codes, step, _ = torch.ops.codtdq.encode_groups(
                 x, act.group_size, act.bits, act.group_size, act.literal, guarded, act.percentile,
                 act.tau, act.zero_ratio,
             )  # fmt: skip
-            return self._products.Codes(codes, step, act.group_size, act.bits)
+            return Codes(codes, step, act.group_size, act.bits)
         radius, step = shared_range(x, act, self._fixed)
-        if kernels is self._products:
-            return kernels.encode_fixed(x, act.bits, radius, step)
-        codes, _ = kernels.encode_fixed(x, SLAB, act.bits, radius, step)
-        return self._products.Codes(codes, step, SLAB, act.bits)
+        codes, _ = torch.ops.codtdq.encode_fixed(x, SLAB, act.bits, radius, step)
+        return Codes(codes, step, SLAB, act.bits)
 
-    def _kernels(self, x: Tensor) -> Any:
-        """The functions, or the same under torch's names for a compiler to see."""
-        compiling = torch.compiler.is_compiling() and x.device.type == "cuda"
-        return torch.ops.codtdq if compiling else self._products
+    def _compiled(self, x: Tensor) -> bool:
+        return torch.compiler.is_compiling() and x.device.type == "cuda"
 
 
 class _Product(_Kernels):
@@ -140,13 +151,13 @@ class _Product(_Kernels):
         )
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        kernels, weights = self._kernels(x), self._weights
-        if self._fused and kernels is self._products:
-            return self._products.fused_linear(x, self._act, weights, self._bias, self._activation)
+        kernels, weights, compiled = self._products, self._weights, self._compiled(x)
+        if self._fused and not compiled:
+            return kernels.fused_linear(x, self._act, weights, self._bias, self._activation)
         codes = self._codes(x)
-        if kernels is self._products:
+        if not compiled:
             return kernels.product(codes, weights, window, self._bias, self._activation)
-        return kernels.product(
+        return torch.ops.codtdq.product(
             codes.codes, codes.step, _none(codes), codes.bits, weights.packed, weights.scales,
             weights.shape, weights.group, 0, *window, self._bias, self._activation,
         )  # fmt: skip
@@ -161,10 +172,10 @@ class _Depthwise(_Kernels):
         self._taps = weight.flatten(2).squeeze(1).t().contiguous()  # [T, C]
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        codes, kernels = self._codes(x), self._kernels(x)
-        if kernels is self._products:
+        codes, kernels = self._codes(x), self._products
+        if not self._compiled(x):
             return kernels.depthwise(codes, self._taps, window, self._bias, self._activation)
-        return kernels.depthwise(
+        return torch.ops.codtdq.depthwise(
             codes.codes, codes.step, _none(codes), codes.bits, codes.group, self._taps, *window,
             self._bias, self._activation,
         )  # fmt: skip
@@ -175,12 +186,17 @@ def _none(codes: Any) -> Tensor:
     return codes.codes.new_empty(0, dtype=torch.int32)
 
 
+def bounded(act: ActivationSpec) -> bool:
+    """Whether a range is not simply the largest magnitude."""
+    return act.tau is not None or act.zero_ratio is not None or act.percentile is not None
+
+
 def shared_range(x: Tensor, act: ActivationSpec, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
     """(radius, step) that tokens share, [1] or [C], without waiting for the device.
 
     x: rows [N, C] or maps [B, C, positions]; fixed: calibrated radii.
     """
-    if fixed is None and (act.tau is not None or act.zero_ratio is not None or act.percentile):
+    if fixed is None and bounded(act):
         tokens = x if x.ndim == 2 else x.transpose(1, 2)
         found = project(split(tokens, act), act)
         return found.radius, found.step

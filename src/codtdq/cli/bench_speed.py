@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from codtdq.cli import bench_gpu
 from codtdq.cli import bench_speed_tables as tables
 from codtdq.cli.common import print_json, write_json
 from codtdq.errors import ConfigError
 
 Kind = Callable[..., argparse.ArgumentParser]
 DEFAULT_METHODS = ["w4a4", "dstg-only", "cod-tdq"]
+SMALL = "cfrn-small"
+PROCESSES, SECONDS = 3, 30.0  # of `latency`
 
 
 def register(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
@@ -41,12 +44,14 @@ def _register_latency(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
     parser = kind(
         kinds, "latency", "time whole networks: native methods and other runtimes against FP32",
         ["--model cfrn-small", "--model cfrn --untrained --batch 1,4 --memory --first-mask",
-         "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile"],
+         "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile",
+         "--backend triton"],
     )  # fmt: skip
-    _add_network(parser)
-    parser.add_argument("--methods", type=words, default=DEFAULT_METHODS, metavar="P,..",
+    _add_network(parser, default=None)
+    bench_gpu.add_options(parser)
+    parser.add_argument("--methods", type=words, metavar="P,..",
                         help=f"beside fp32 (default {','.join(DEFAULT_METHODS)})")  # fmt: skip
-    parser.add_argument("--batch", type=_numbers, default=[1], metavar="N,..", help="default 1")
+    parser.add_argument("--batch", type=_numbers, metavar="N,..", help="default 1")
     parser.add_argument("--compare", type=words, default=[], metavar="R,..",
                         help="channels-last, torch.compile, onnxruntime, onnxruntime-int8, "
                         "openvino (the last three need the extra `compare`)")  # fmt: skip
@@ -56,10 +61,11 @@ def _register_latency(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
                         help="peak memory of a process that loads and predicts")  # fmt: skip
     parser.add_argument("--first-mask", action="store_true",
                         help="time from the start of a process to its first mask")  # fmt: skip
-    parser.add_argument("--processes", type=_positive, default=3, metavar="N",
-                        help="per --memory and --first-mask figure (default 3)")  # fmt: skip
-    _add_measuring(parser, seconds=30.0, per="batch size and thread count")
-    parser.set_defaults(run=run_latency)
+    parser.add_argument("--processes", type=_positive, metavar="N",
+                        help=f"per --memory and --first-mask figure (default {PROCESSES})"
+                        )  # fmt: skip
+    _add_measuring(parser, seconds=SECONDS, per="batch size and thread count")
+    parser.set_defaults(run=run_latency, seconds=None)
 
 
 def _register_storage(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
@@ -98,9 +104,9 @@ def _register_deployment(kinds: Any, kind: Kind, words: Callable[[str], list[str
     parser.set_defaults(run=run_deployment)
 
 
-def _add_network(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="cfrn-small", metavar="M",
-                        help="registered name (default cfrn-small)")  # fmt: skip
+def _add_network(parser: argparse.ArgumentParser, default: str | None = SMALL) -> None:
+    parser.add_argument("--model", default=default, metavar="M",
+                        help=f"registered name (default {SMALL})")  # fmt: skip
     parser.add_argument("--checkpoint", metavar="FILE", help="released weights of the model")
     parser.add_argument("--untrained", action="store_true",
                         help="accept random weights: the speed is the same")  # fmt: skip
@@ -138,27 +144,35 @@ def run_kernels(args: argparse.Namespace) -> int:
 
 
 def run_latency(args: argparse.Namespace) -> int:
-    """Time a network."""
+    """Time a network on the native engine, or on a GPU."""
     from codtdq.bench.speed import competitors, fresh_process, latency, profile
     from codtdq.bench.speed.subjects import BASELINE, prepared
 
+    bench_gpu.check_options(args)
+    if args.backend == "triton":
+        bench_gpu.require()  # before anything else: there may be no device
+        facts = _begin(args)
+        result = bench_gpu.measure(args)
+        _finish(args, facts, result, tables.gpu_tables(result))
+        return 0
     facts = _begin(args)
     competitors.check(args.compare)  # before minutes of quantizing
     threads = _threads(args.threads)
     fresh = args.memory or args.first_mask
+    batches = args.batch or [1]
     with prepared(
-        args.model, args.methods, checkpoint=args.checkpoint, untrained=args.untrained,
-        write_fp32=fresh,
+        args.model or SMALL, args.methods or DEFAULT_METHODS, checkpoint=args.checkpoint,
+        untrained=args.untrained, write_fp32=fresh,
     ) as subjects:  # fmt: skip
         result = latency.run_latency(
-            subjects, batches=args.batch, threads=threads, compare=args.compare,
-            seconds=args.seconds,
+            subjects, batches=batches, threads=threads, compare=args.compare,
+            seconds=SECONDS if args.seconds is None else args.seconds,
         )  # fmt: skip
         result["coverage"] = latency.coverage(subjects)
         if fresh:
             result["processes"] = fresh_process.run_fresh(
-                subjects, batches=args.batch if args.memory else [1], threads=threads,
-                repeats=args.processes, imports=args.imports,
+                subjects, batches=batches if args.memory else [1], threads=threads,
+                repeats=args.processes or PROCESSES, imports=args.imports,
             )  # fmt: skip
         last = list(subjects.members)[-1]
         if args.profile and last != BASELINE:

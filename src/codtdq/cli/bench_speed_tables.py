@@ -178,6 +178,25 @@ def deployment_tables(result: dict[str, Any]) -> list[Table]:
     ]  # fmt: skip
 
 
+def gpu_tables(result: dict[str, Any]) -> list[Table]:
+    """The paper's runtime table, and how much of each network ran on the kernels."""
+    size = result["input_size"]
+    lines = [
+        [row["candidate"], str(row["batch"]), f"{row['weight_bytes'] / MB:.2f}",
+         f"{row['images_per_second']:.2f}", f"{row['ms_per_image']:.2f}",
+         f"{row['peak_bytes'] / MB:.2f}", f"{row['speedup']:.2f}", row["execution"]]
+        for row in result["rows"]
+    ]  # fmt: skip
+    return [
+        (f"{result['model']}, {size} x {size}, {result['device']}, weights {result['weights']}",
+         ["method", "batch", "weights MB", "images/s", "ms/image", "peak memory MB", "speed-up",
+          "execution"], lines),
+        ("run by the Triton kernels",
+         ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
+         [[name, *_coverage(cover)] for name, cover in result["coverage"].items()]),
+    ]  # fmt: skip
+
+
 def render(tables: Sequence[Table], form: str) -> str:
     """All tables, in text or Markdown."""
     blocks = []

@@ -31,6 +31,11 @@ def unavailable_reason() -> str | None:
     return None
 
 
+def present() -> bool:
+    """Whether kernels run on a device, not in the interpreter."""
+    return not interpreted() and unavailable_reason() is None
+
+
 def capability() -> int:
     """Compute capability of the current device: 89 for sm_89."""
     major, minor = torch.cuda.get_device_capability()
@@ -45,3 +50,17 @@ def target() -> torch.device:
 def describe() -> str:
     """The device in a few words."""
     return "triton, interpreted" if interpreted() else f"triton, sm_{capability()}"
+
+
+def facts() -> dict[str, str]:
+    """Whether Triton is installed and whether there is a device, a line for each."""
+    if importlib.util.find_spec("triton") is None:
+        installed = f"not installed: pip install 'codtdq[{EXTRA}]'"
+    else:
+        # its distribution has other names for some devices, so the module is asked
+        import triton
+
+        installed = f"installed: {triton.__version__}"
+    if not torch.cuda.is_available():
+        return {"triton": installed, "device": "none: torch sees no CUDA device"}
+    return {"triton": installed, "device": f"{torch.cuda.get_device_name()}, sm_{capability()}"}

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from codtdq.gpu.tables import Block
+from codtdq.gpu import device, tables
+from codtdq.gpu.tables import Block, Table
 
 POINTERS = {
     torch.float32: "*fp32", torch.int8: "*i8", torch.uint8: "*u8", torch.int32: "*i32",
@@ -105,6 +107,15 @@ def launch(
         launches.append(started)
         return
     kernel[grid](**arguments, **constants, **started.options)
+
+
+def chosen(
+    kernel: str, table: Table, rows: int, outputs: int, key: Hashable, run: Callable[[Block], None]
+) -> Block:
+    """The block for a shape: from the table, or timed where that was asked for on a device."""
+    if os.environ.get(tables.TUNE) == "1" and not recording() and device.present():
+        return tables.tuned((kernel, key), table, run)
+    return tables.block_for(table, rows, outputs)
 
 
 @functools.cache

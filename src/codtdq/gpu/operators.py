@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codtdq.gpu import products
-from codtdq.gpu.products import Codes
+from codtdq.gpu import encoders, products
+from codtdq.gpu.encoders import Codes
 from codtdq.gpu.weights import SLAB, GpuWeights
 from codtdq.native import operators as _schemas  # noqa: F401  the names must be defined first
 from codtdq.native.products import Window
@@ -31,7 +31,7 @@ def encode_groups(
     x = x if x.ndim == 2 else x.flatten(2)
     shape = (x.numel() // x.shape[1], -(-x.shape[1] // group))
     sums = x.new_empty(shape, dtype=torch.int32)
-    found = products.encode_groups(x, spec, sums=sums)
+    found = encoders.encode_groups(x, spec, sums=sums)
     return found.codes, found.step, sums
 
 
@@ -39,7 +39,7 @@ def encode_fixed(
     x: Tensor, stored: int, bits: int, radius: Tensor, step: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(codes, sums) of x under given ranges; `stored` is 32."""
-    codes = products.encode_fixed(x if x.ndim == 2 else x.flatten(2), bits, radius, step).codes
+    codes = encoders.encode_fixed(x if x.ndim == 2 else x.flatten(2), bits, radius, step).codes
     return codes, codes.unflatten(1, (-1, SLAB)).sum(-1, dtype=torch.int32)
 
 

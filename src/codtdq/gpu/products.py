@@ -1,109 +1,20 @@
-"""The kernels as functions of tensors: the sibling of `codtdq.native.products`.
-
-Tokens are rows [N, C] or maps [B, C, *positions]; codes are int8 [tokens, K g] in token order.
-"""
+"""The product kernels as functions of tensors: the sibling of `codtdq.native.products`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Hashable
-from functools import lru_cache
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
 from codtdq.gpu import depthwise as depthwise_file
 from codtdq.gpu import fused as fused_file
 from codtdq.gpu import product as product_file
-from codtdq.gpu import quantize as quantize_file
 from codtdq.gpu import tables
+from codtdq.gpu.encoders import Codes, bounds_of, spec_constants
 from codtdq.gpu.epilogue import ACTIVATIONS
-from codtdq.gpu.launch import launch, recording
-from codtdq.gpu.tables import Block, Table
+from codtdq.gpu.launch import chosen, launch
+from codtdq.gpu.tables import Block
 from codtdq.gpu.weights import SLAB, GpuWeights
 from codtdq.native.products import Window
-from codtdq.quantizer.affine import EPS, qmax_of, qmin_of
-from codtdq.quantizer.projection import TIE_MARGIN, rank_of
 from codtdq.quantizer.spec import ActivationSpec
-
-
-class Codes(NamedTuple):
-    """A quantized input: what a product reads."""
-
-    codes: Tensor  # int8 [tokens, K g]
-    step: Tensor  # float32 [tokens, K]; [1] for all; [C] for each channel (depthwise only)
-    group: int  # g: channels that share a step in `codes`
-    bits: int
-    zero: Tensor | None = None  # int32, in the shape of step
-
-
-def encode_groups(
-    x: Tensor, spec: ActivationSpec, *, zero_point: bool = False, sums: Tensor | None = None
-) -> Codes:
-    """Codes under a range for each token and `spec.group_size` channels.
-
-    zero_point: the range is [min, max] instead of what `spec` projects, with an integer zero-point.
-    sums: int32 [tokens, K], filled with the sum of each group's codes.
-    """
-    kind = quantize_file.MIN_MAX if zero_point else quantize_file.PROJECT
-    step = x.new_empty(_tokens(x), -(-x.shape[1] // spec.group_size))
-    zero = torch.empty_like(step, dtype=torch.int32) if zero_point else None
-    return _encode(x, spec, kind, step, zero, sums)
-
-
-def encode_given(x: Tensor, spec: ActivationSpec, step: Tensor, zero: Tensor) -> Codes:
-    """Codes under given steps and zero-points [tokens, K], as `affine.encode_shifted` has them."""
-    return _encode(x, spec, quantize_file.GIVEN, step.clone(), zero, None)
-
-
-def _encode(
-    x: Tensor, spec: ActivationSpec, kind: int, step: Tensor, zero: Tensor | None,
-    sums: Tensor | None,
-) -> Codes:  # fmt: skip
-    rows, count = step.shape
-    group = spec.group_size
-    codes = x.new_empty(rows, count * group, dtype=torch.int8)
-    lanes = max(_power(group), SLAB)
-    layout = _layout(x)
-    arguments = {
-        "x": x, "codes": codes, "step": step, "zero": zero, "sums": sums,
-        **layout, "code_stride": count * group, "groups": count,
-        **_bounds(spec, x.device, kind == quantize_file.PROJECT),
-    }  # fmt: skip
-    constants = {
-        "GROUP": group, "LANES": lanes, "RANGE": kind, **_spec_constants(spec),
-        "CHANNELS_LAST": layout["channel_stride"] == 1,
-    }  # fmt: skip
-    table = tuple(  # wide groups, fewer at a time
-        (least, 0, block._replace(m=max(block.m * SLAB // lanes, 4)))
-        for least, _, block in tables.GROUPS
-    )
-
-    def run(block: Block) -> None:
-        sizes = {"BLOCK": block.m}
-        grid = (-(-rows * count // block.m),)
-        launch(quantize_file.quantize_groups, grid, arguments, constants | sizes, block)
-
-    run(_chosen("groups", table, rows * count, group, (spec, kind, rows, count), run))
-    return Codes(codes, step, group, spec.bits, zero)
-
-
-def encode_fixed(x: Tensor, bits: int, radius: Tensor, step: Tensor) -> Codes:
-    """Codes under one given radius and step, each [1], or one for each channel, [C]."""
-    rows, width = _tokens(x), -(-x.shape[1] // SLAB) * SLAB
-    codes = x.new_empty(rows, width, dtype=torch.int8)
-    arguments = {
-        "x": x, "codes": codes, "radius": radius, "step": step, **_layout(x), "code_stride": width,
-    }  # fmt: skip
-    block = tables.block_for(tables.FIXED, rows, width)
-    constants = {
-        "QMIN": qmin_of(bits), "QMAX": qmax_of(bits), "PER_CHANNEL": radius.numel() > 1,
-        "BLOCK": block.m, "LANES": block.n,
-    }  # fmt: skip
-    grid = (-(-rows // block.m), -(-width // block.n))
-    launch(quantize_file.quantize_fixed, grid, arguments, constants, block)
-    return Codes(codes, step, SLAB, bits)
 
 
 def product(
@@ -130,13 +41,15 @@ def product(
     table = tables.SHARED_PRODUCT if shared else tables.PRODUCT
 
     def run(block: Block) -> None:
-        slabs = min(block.slabs, _power(weights.slabs)) if shared else 1  # each has its step
+        slabs = (
+            min(block.slabs, tables.power_of_two(weights.slabs)) if shared else 1
+        )  # each has its step
         sizes = {"BLOCK_M": block.m, "BLOCK_N": block.n, "SLABS": slabs}
         grid = (-(-window.rows // block.m) * -(-outputs // block.n),)
         launch(product_file.product, grid, arguments, constants | sizes, block)
 
     key = (window, weights.shape, *constants.values())
-    run(_chosen("product", table, window.rows, outputs, key, run))
+    run(chosen("product", table, window.rows, outputs, key, run))
     return y
 
 
@@ -159,11 +72,11 @@ def fused_linear(
         "x": x, "packed": weights.packed, "scales": weights.scales, "bias": bias, "y": y,
         "rows": rows, "channels": x.shape[1], "outputs": outputs, "slabs": weights.slabs,
         "row_stride": x.stride(0), "channel_stride": x.stride(1),
-        "packed_stride": weights.packed.shape[1], **_bounds(spec, x.device, True),
+        "packed_stride": weights.packed.shape[1], **bounds_of(spec, x.device, True),
     }  # fmt: skip
     constants = {
         "WEIGHT_GROUPS": weights.scales.shape[0] > 1, "ACTIVATION": ACTIVATIONS[activation],
-        **_spec_constants(spec),
+        **spec_constants(spec),
     }  # fmt: skip
 
     def run(block: Block) -> None:
@@ -172,7 +85,7 @@ def fused_linear(
         launch(fused_file.fused_linear, grid, arguments, constants | sizes, block)
 
     key = (spec, rows, weights.shape, activation)
-    run(_chosen("fused", tables.FUSED, rows, outputs, key, run))
+    run(chosen("fused", tables.FUSED, rows, outputs, key, run))
     return y
 
 
@@ -197,36 +110,8 @@ def depthwise(
         launch(depthwise_file.depthwise, grid, arguments, constants | sizes, block)
 
     key = (window, channels, *constants.values())
-    run(_chosen("depthwise", tables.DEPTHWISE, window.rows, channels, key, run))
+    run(chosen("depthwise", tables.DEPTHWISE, window.rows, channels, key, run))
     return y
-
-
-def _chosen(
-    kernel: str, table: Table, rows: int, outputs: int, key: Hashable, run: Callable[[Block], None]
-) -> Block:
-    """The block for a shape: from the table, or timed where that was asked for."""
-    if os.environ.get(tables.TUNE) == "1" and torch.cuda.is_available() and not recording():
-        return tables.tuned((kernel, key), table, run)
-    return tables.block_for(table, rows, outputs)
-
-
-def _tokens(x: Tensor) -> int:
-    return x.numel() // x.shape[1]
-
-
-def _layout(x: Tensor) -> dict[str, int]:
-    """Where the tokens of x lie."""
-    if x.ndim == 2:
-        rows, channels = x.shape
-        return {
-            "rows": rows, "channels": channels, "positions": rows, "image_stride": 0,
-            "token_stride": x.stride(0), "channel_stride": x.stride(1),
-        }  # fmt: skip
-    batch, channels, positions = x.shape
-    return {
-        "rows": batch * positions, "channels": channels, "positions": positions,
-        "image_stride": x.stride(0), "token_stride": x.stride(2), "channel_stride": x.stride(1),
-    }  # fmt: skip
 
 
 def _steps(x: Codes) -> dict[str, int]:
@@ -242,38 +127,3 @@ def _geometry(window: Window) -> dict[str, int]:
         "in_h": in_h, "in_w": in_w, "out_h": out_h, "out_w": out_w, "kernel_w": window.kernel[1],
         **dict(zip(names, values)),
     }  # fmt: skip
-
-
-def _spec_constants(spec: ActivationSpec) -> dict[str, int | bool]:
-    both = spec.tau is not None and spec.zero_ratio is not None
-    taken = both or not spec.literal  # Algorithm S1 has the bounds together or not at all
-    return {
-        "QMIN": qmin_of(spec.bits), "QMAX": qmax_of(spec.bits), "LITERAL": spec.literal,
-        "GUARDED": spec.projection == "guarded", "HAS_BASE_RANK": spec.percentile is not None,
-        "HAS_TAU": spec.tau is not None and taken,
-        "HAS_RATIO": spec.zero_ratio is not None and taken,
-    }  # fmt: skip
-
-
-def _bounds(spec: ActivationSpec, device: torch.device, projected: bool) -> dict[str, object]:
-    qmax = qmax_of(spec.bits)
-    margin = 1.0 if spec.literal else TIE_MARGIN
-
-    def ranks(share: float | None) -> Tensor | None:
-        return None if share is None or not projected else _ranks(share, spec.group_size, device)
-
-    return {
-        "base_ranks": ranks(spec.percentile), "zero_ranks": ranks(spec.zero_ratio),
-        "c1": float(qmax * (spec.tau or 0.0)), "c2": 2 * qmax * margin, "floor": qmax * EPS,
-    }  # fmt: skip
-
-
-@lru_cache(maxsize=64)
-def _ranks(share: float, group: int, device: torch.device) -> Tensor:
-    """Rank of the quantile by the number of elements: `rank_of` needs float64, kernels do not."""
-    ranks = [int(rank_of(share, count)) for count in range(group + 1)]
-    return torch.tensor(ranks, dtype=torch.int32, device=device)
-
-
-def _power(value: int) -> int:
-    return 1 << max(value - 1, 0).bit_length()

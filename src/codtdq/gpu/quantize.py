@@ -8,10 +8,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from codtdq.gpu.grid import NAN, encode, encode_shifted, step_of
+from codtdq.gpu.grid import EPS, INF, NAN, encode, encode_shifted, step_of
 from codtdq.gpu.ranges import all_finite, min_max, project
 
 PROJECT, MIN_MAX, GIVEN = 0, 1, 2  # where a group's range comes from
+
+
+@triton.jit
+def _place(row, positions, image_stride, token_stride):
+    """Where the tokens of these rows begin."""
+    image, position = row // positions, row % positions
+    return image.to(tl.int64) * image_stride + position.to(tl.int64) * token_stride
 
 
 @triton.jit(do_not_specialize=["rows", "channels", "positions", "groups"])
@@ -41,8 +48,7 @@ def quantize_groups(
     lane = tl.arange(0, LANES)[None, :]
     channel = group[:, None] * GROUP + lane
     known = (lane < GROUP) & (channel < channels)
-    start = (row // positions).to(tl.int64) * image_stride
-    start += (row % positions).to(tl.int64) * token_stride
+    start = _place(row, positions, image_stride, token_stride)
     at = start[:, None] + channel * channel_stride
     values = tl.load(x + at, mask=inside[:, None] & known, other=0.0)
     finite = all_finite(values)
@@ -82,29 +88,64 @@ def quantize_groups(
 
 
 @triton.jit(do_not_specialize=["rows", "channels", "positions"])
+def largest_magnitude(
+    x, largest,
+    rows, channels, positions, image_stride, token_stride, channel_stride,
+    PER_CHANNEL: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Bits of the largest |x| in `largest` int32 [1] or [C], which holds zeros before.
+
+    Magnitudes are ordered like their bits, with infinity and then NaN above all numbers.
+    """
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.program_id(1) * LANES + tl.arange(0, LANES)
+    real = (row < rows)[:, None] & (channel < channels)[None, :]
+    start = _place(row, positions, image_stride, token_stride)
+    values = tl.load(x + start[:, None] + channel[None, :] * channel_stride, mask=real, other=0.0)
+    most = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
+    if PER_CHANNEL:
+        tl.atomic_max(largest + channel, most, mask=channel < channels)
+    else:
+        tl.atomic_max(largest, tl.max(most, 0))
+
+
+@triton.jit(do_not_specialize=["rows", "channels", "positions"])
 def quantize_fixed(
-    x, codes, radius, step,
+    x, codes, radius, step, largest, found,
     rows, channels, positions, image_stride, token_stride, channel_stride, code_stride,
     QMIN: tl.constexpr, QMAX: tl.constexpr, PER_CHANNEL: tl.constexpr,
     BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Codes int8 [rows, code_stride] under given radius and step, [1] or [C]; padding is 0."""
+    """Codes int8 [rows, code_stride] under ranges that tokens share, [1] or [C]; padding is 0.
+
+    The range is given (radius, step), or `largest` has the bits of the radius. Steps go to `found`,
+    if anybody wants them, NaN where the input is not finite; given ones must be there already.
+    """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.program_id(1) * LANES + tl.arange(0, LANES)
-    real = (row < rows)[:, None] & (channel < channels)[None, :]
-    image, position = row // positions, row % positions
-    start = image.to(tl.int64) * image_stride + position.to(tl.int64) * token_stride
+    known = channel < channels
+    real = (row < rows)[:, None] & known[None, :]
+    start = _place(row, positions, image_stride, token_stride)
     values = tl.load(x + start[:, None] + channel[None, :] * channel_stride, mask=real, other=0.0)
-    if PER_CHANNEL:
-        limit = tl.load(radius + channel, mask=channel < channels, other=1.0)[None, :]
-        size = tl.load(step + channel, mask=channel < channels, other=1.0)[None, :]
+    index = channel if PER_CHANNEL else channel * 0
+    if largest is not None:
+        limit = tl.load(largest + index, mask=known, other=0).to(tl.float32, bitcast=True)
+        finite = limit < INF
+        size = tl.where(finite, step_of(tl.maximum(limit, EPS), QMAX), NAN)
+        limit = tl.where(finite, tl.maximum(limit, EPS), NAN)
+        if tl.program_id(0) == 0:
+            tl.store(found + index, size, mask=known if PER_CHANNEL else channel == 0)
     else:
-        limit = tl.load(radius)
-        size = tl.load(step)
-    limit = tl.broadcast_to(limit, values.shape)
-    size = tl.broadcast_to(size, values.shape)
+        limit = tl.load(radius + index, mask=known, other=1.0)
+        size = tl.load(step + index, mask=known, other=1.0)
+        if found is not None:
+            wrong = tl.max((tl.abs(values) < INF).to(tl.int32) ^ 1, 0)
+            tl.store(found + index, tl.full((LANES,), NAN, tl.float32), mask=wrong != 0)
+    limit = tl.broadcast_to(limit[None, :], values.shape)
+    size = tl.broadcast_to(size[None, :], values.shape)
     encoded = encode(values, limit, size, QMIN, QMAX)
-    encoded = tl.where(limit == limit, encoded, 0.0)  # no range, no codes: the step is NaN
+    # no range, no codes: the step is NaN; nor a code for what is no number
+    encoded = tl.where((limit == limit) & (values == values), encoded, 0.0)
     place = row.to(tl.int64)[:, None] * code_stride + channel[None, :]
     stored = (row < rows)[:, None] & (channel < code_stride)[None, :]
     tl.store(codes + place, encoded.to(tl.int8), mask=stored)

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from codtdq.native.products import Window
 from codtdq.quantizer.affine import (
+    EPS,
     encode,
     encode_shifted,
     grid_of,
     qmax_of,
     qmin_of,
+    step_of,
     to_codes,
 )
 from codtdq.quantizer.grouping import split
@@ -60,6 +62,15 @@ def quantize_given(x: Tensor, spec: ActivationSpec, step: Tensor, zero: Tensor) 
 def quantize_fixed(x: Tensor, bits: int, radius: Tensor, step: Tensor) -> Tensor:
     """Codes int8 [tokens, C] under given ranges, [1] or [C]."""
     return to_codes(encode(tokens_of(x), radius, step, bits))
+
+
+def quantize_dynamic(x: Tensor, bits: int, *, per_channel: bool) -> tuple[Tensor, Tensor]:
+    """(codes int8 [tokens, C], steps [1] or [C]) under the largest magnitude, NaN if not finite."""
+    tokens = tokens_of(x)
+    largest = tokens.abs().amax(0) if per_channel else tokens.abs().max().reshape(1)
+    radius = torch.where(largest.isfinite(), largest.clamp(min=EPS), float("nan"))
+    step = step_of(radius, bits)
+    return to_codes(encode(tokens, radius, step, bits)), step
 
 
 def values_of(

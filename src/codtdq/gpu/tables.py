@@ -40,8 +40,10 @@ SHARED_PRODUCT: tuple[tuple[int, int, Block], ...] = tuple(
     for rows, outputs, block in PRODUCT
 )
 FUSED: tuple[tuple[int, int, Block], ...] = (
-    (2048, 48, Block(64, 64, warps=4, stages=2)),
+    (2048, 65, Block(64, 128, warps=8, stages=2)),
+    (2048, 33, Block(64, 64, warps=4, stages=2)),
     (2048, 0, Block(64, 32, warps=4, stages=2)),
+    (0, 65, Block(32, 128, warps=4, stages=2)),
     (0, 0, Block(32, 64, warps=4, stages=2)),
 )
 DEPTHWISE: tuple[tuple[int, int, Block], ...] = (
@@ -53,6 +55,7 @@ GROUPS: tuple[tuple[int, int, Block], ...] = (
     (0, 0, Block(16, warps=4)),
 )
 FIXED: tuple[tuple[int, int, Block], ...] = ((0, 0, Block(64, 32, warps=4)),)
+LARGEST: tuple[tuple[int, int, Block], ...] = ((0, 0, Block(256, 32, warps=4)),)
 
 Table = tuple[tuple[int, int, Block], ...]
 
@@ -63,6 +66,11 @@ def block_for(table: Table, rows: int, outputs: int) -> Block:
         if rows >= least_rows and outputs >= least_outputs:
             return block
     raise AssertionError("the last row of a table takes every shape")
+
+
+def power_of_two(value: int) -> int:
+    """The least power of two that is not below a size; Triton's tiles have such sides."""
+    return 1 << max(value - 1, 0).bit_length()
 
 
 _tuned: dict[Hashable, Block] = {}

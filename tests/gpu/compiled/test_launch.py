@@ -3,7 +3,7 @@
 import gpu_cases
 import torch
 
-from codtdq.gpu import products, tables
+from codtdq.gpu import encoders, tables
 from codtdq.gpu.launch import recorded
 from codtdq.quantizer.spec import ActivationSpec
 
@@ -12,7 +12,7 @@ pytestmark = gpu_cases.compiled
 
 def _launch(rows, channels):
     with recorded() as launches:
-        products.encode_groups(torch.empty(rows, channels, device="meta"), ActivationSpec())
+        encoders.encode_groups(torch.empty(rows, channels, device="meta"), ActivationSpec())
     (launch,) = launches
     return launch
 

@@ -6,8 +6,8 @@ import gpu_cases
 import pytest
 import torch
 
-from codtdq.gpu import products, tables
-from codtdq.gpu.launch import Launch, recorded
+from codtdq.gpu import encoders, products, tables
+from codtdq.gpu.launch import Launch, launch, recorded
 from codtdq.gpu.offline import compile_for
 from codtdq.gpu.weights import GpuWeights
 from codtdq.native.products import Window
@@ -45,9 +45,9 @@ def _product(rows, outputs, mode):
         weights = _weights(outputs, 1, 256, 64)
     x = _x(rows, 256)
     if mode == "shared":
-        codes = products.encode_fixed(x, 4, torch.ones(1), torch.ones(1))
+        codes = encoders.encode_fixed(x, 4, torch.ones(1), torch.ones(1))
     else:
-        codes = products.encode_groups(x, PAPER, zero_point=mode == "zero-points")
+        codes = encoders.encode_groups(x, PAPER, zero_point=mode == "zero-points")
     products.product(codes, weights, window, bias, "gelu")
 
 
@@ -81,28 +81,44 @@ def _cases():
         for name, spec in (("paper", PAPER), ("guarded", GUARDED)):
             yield (
                 f"quantizer {block.m} {name}",
-                (lambda r=max(rows, 4), q=spec: products.encode_groups(_x(r, 32), q)),
+                (lambda r=max(rows, 4), q=spec: encoders.encode_groups(_x(r, 32), q)),
             )
     yield (
         "quantizer of maps",
-        lambda: products.encode_groups(torch.empty(4, 64, 96, device="meta"), PAPER),
+        lambda: encoders.encode_groups(torch.empty(4, 64, 96, device="meta"), PAPER),
     )
     yield (
         "quantizer, zero-points",
-        lambda: products.encode_groups(_x(64, 64), PAPER, zero_point=True),
+        lambda: encoders.encode_groups(_x(64, 64), PAPER, zero_point=True),
+    )
+    for per_channel in (False, True):
+        name = f"one range per {'channel' if per_channel else 'tensor'}"
+        yield f"largest magnitude, {name}", lambda p=per_channel: _dynamic(p, 0)
+        yield f"quantizer, {name}", lambda p=per_channel: _dynamic(p, 1)
+    yield (
+        "quantizer, a given range",
+        lambda: encoders.encode_fixed(_x(64, 64), 4, torch.ones(1), torch.ones(1), checked=True),
     )
     yield (
         "quantizer, groups of 128",
-        lambda: products.encode_groups(_x(64, 256), ActivationSpec(group_size=128)),
+        lambda: encoders.encode_groups(_x(64, 256), ActivationSpec(group_size=128)),
     )
+
+
+def _dynamic(per_channel, place):
+    """One of the two kernels behind a range that tokens share."""
+    with recorded() as launches:
+        encoders.encode_dynamic(_x(64, 64), 4, per_channel=per_channel)
+    one = launches[place]
+    launch(one.kernel, one.grid, one.arguments, one.constants, one.block)
 
 
 def _depthwise(rows, channels, grouped):
     x = _x(rows, channels)
     if grouped:
-        codes = products.encode_groups(x, PAPER)
+        codes = encoders.encode_groups(x, PAPER)
     else:
-        codes = products.encode_fixed(x, 4, torch.ones(channels), torch.ones(channels))
+        codes = encoders.encode_fixed(x, 4, torch.ones(channels), torch.ones(channels))
     taps = torch.empty(9, channels, device="meta")
     codes = codes._replace(step=codes.step.to("meta"))
     products.depthwise(codes, taps, Window((1, 1, rows), (3, 3), (1, 1), (1, 1)), None, "gelu")
@@ -116,12 +132,12 @@ CASES = dict(_cases())
 def test_compiles_without_spills(name, capability):
     with recorded() as launches:
         CASES[name]()
-    launch = launches[-1]
-    built = compile_for(launch, capability)
+    started = launches[-1]
+    built = compile_for(started, capability)
     assert built.cubin[:4] == b"\x7fELF"
     assert built.spilled == 0, f"{built.registers} registers, {built.spilled} bytes spilled"
     assert built.fits, f"{built.shared} bytes of shared memory"
-    if "packed" in launch.arguments:
+    if "packed" in started.arguments:
         assert built.tensor_core > 0
 
 
@@ -158,9 +174,9 @@ def test_every_operator_of_the_models_has_a_kernel_and_a_block(name, preset):
     assert not survey.fallbacks
     shipped = {
         block for table in (tables.PRODUCT, tables.SHARED_PRODUCT, tables.FUSED,
-                            tables.DEPTHWISE, tables.GROUPS, tables.FIXED)
+                            tables.DEPTHWISE, tables.GROUPS, tables.FIXED, tables.LARGEST)
         for _, _, block in table
     }  # fmt: skip
     assert len(survey.launches) > 0.9 * len(survey.operators)  # a few are never called
     for launches in survey.launches.values():
-        assert {launch.block for launch in launches} <= shipped
+        assert {started.block for started in launches} <= shipped

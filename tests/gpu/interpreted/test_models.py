@@ -5,59 +5,101 @@ import pytest
 import torch
 
 import codtdq
-from codtdq.backends import backend_of, triton, use_backend
+from codtdq.backends import backend_of, use_backend
 from codtdq.convert import quant_operators
 from codtdq.data import open_dataset
 from codtdq.evaluation import evaluate
-from codtdq.evaluation.predict import predict_batch
+from codtdq.gpu import reference
 
 pytestmark = gpu_cases.interpreted
 
-SIZE, IMAGES = 64, 2  # the interpreter needs many minutes for 160 pixels
+TOLERANCE = 2e-3  # of a metric
+IMAGES = 4
 
 
-@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
-def test_every_operator_on_the_input_that_it_has(name, shape_sized_blocks):
-    """Each operator alone: a code that flips in one of them does not reach the next."""
-    model = codtdq.quantize(codtdq.create_model(name), "cod-tdq")
-    seen = {}
-    for place, operator in quant_operators(model).items():
-        operator.register_forward_hook(
-            lambda module, args, y, place=place: seen.update(
-                {place: (module, args[0].clone(), y.clone())}  # what follows may work in place
-            )
-        )
-    use_backend(model, "reference")
-    with torch.inference_mode():
-        predict_batch(model, [open_dataset("camosynth", limit=1)[0].image], input_size=SIZE)
-        errors = {}
-        for place, (operator, x, y) in seen.items():
-            found = triton.executor_for(operator)(x.float())
-            errors[place] = float((found - y).norm() / y.norm().clamp(min=1e-12))
-    assert len(errors) > 0.9 * len(quant_operators(model))
-    assert max(errors.values()) <= 1e-2, max(errors, key=errors.get)  # a code or two at a tie
-    assert sorted(errors.values())[int(0.9 * len(errors))] <= 1e-5  # nearly everywhere none
+class InStep:
+    """The executor of an operator, beside its simulation on the same input.
+
+    The network goes on with the simulated values, so a code that flips at a tie in one operator
+    does not reach the next. Products are given the codes of the reference: they have no ties.
+    """
+
+    def __init__(self, operator):
+        self.operator, self.run = operator, operator.executor
+        self.errors, self.fused_errors, self.other_codes = [], [], 0.0
+        if operator.site.activation.mode == "per_token_group":
+            self.encode, self.run._encode = self.run._encode, self.codes_of_the_reference
+
+    def codes_of_the_reference(self, x):
+        found = self.encode(x)
+        codes, step = reference.quantize_groups(x, self.operator.site.activation)
+        self.other_codes = float((found.codes != codes).float().mean())
+        return found._replace(codes=codes.contiguous(), step=step.contiguous())
+
+    def __call__(self, x):
+        backend, self.operator.backend = self.operator.backend, None
+        expected = self.operator(x)
+        self.operator.backend = backend
+
+        def error():
+            return float((self.run(x) - expected).norm() / expected.norm().clamp(min=1e-12))
+
+        if getattr(self.run, "_fused", False):  # both ways: as it is, and apart with given codes
+            self.fused_errors.append(error())
+            self.run._fused = False
+            self.errors.append(error())
+            self.run._fused = True
+        else:
+            self.errors.append(error())
+        return expected
 
 
-# A code at a tie that flips can move a whole mask. CFRN does so rarely. ESCNet does so on most
-# images, on any backend: on these two the native engine is 4e-2 from the simulation with 4-bit
-# inputs and 1e-2 with 8-bit ones. Its operators are held to 1e-5 above, its masks only to that.
 @pytest.mark.parametrize(
-    ("name", "bits", "tolerance"), [("cfrn-small", 4, 2e-3), ("escnet-small", 8, 2e-2)]
+    ("name", "preset"), [("cfrn-small", "cod-tdq"), ("escnet-small", "cod-tdq-guarded")]
 )
-def test_metrics_are_those_of_the_simulation(name, bits, tolerance, tmp_path, shape_sized_blocks):
-    config = codtdq.preset("cod-tdq", model=name, act_bits=bits)
+def test_every_operator_in_step_with_the_simulation(name, preset, shape_sized_blocks):
+    """All operators inside the fused network, each on the input that the simulation has there."""
+    model = codtdq.quantize(codtdq.create_model(name), preset)
+    data = open_dataset("camosynth", limit=1)
+    expected = evaluate(model, data).metrics
+    record = use_backend(model, "triton")
+    assert not record.fallbacks and record.fused and record.sharing
+    for operator in quant_operators(model).values():
+        operator.executor = InStep(operator)
+    found = evaluate(model, data).metrics
+    pairs = {place: operator.executor for place, operator in quant_operators(model).items()}
+    called = {place: pair for place, pair in pairs.items() if pair.errors}
+    assert len(called) > 0.9 * len(pairs)  # a few are never called
+    for place, pair in called.items():
+        assert max(pair.errors) <= 1e-5, place
+        assert pair.other_codes <= 1e-3, place
+        # inside one kernel the codes are not to be had: a few at a tie may differ
+        assert max(pair.fused_errors, default=0.0) <= 1e-2, place
+    fused = [max(pair.fused_errors) for pair in called.values() if pair.fused_errors]
+    assert fused and sorted(fused)[int(0.8 * len(fused))] <= 1e-5
+    for metric, value in expected.items():
+        assert abs(found[metric] - value) <= TOLERANCE, metric
+
+
+# Free to drift apart, with 8-bit inputs. With 4-bit ones a code that flips at a tie moves so many
+# behind it that single masks change as they do when the norms' parameters change by 1e-7; only
+# means over very many images could agree, which would take the interpreter hours. Four bits are
+# held in step above.
+@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
+def test_metrics_are_those_of_the_simulation(name, tmp_path, shape_sized_blocks):
+    config = codtdq.preset("cod-tdq-guarded", model=name, act_bits=8)
     codtdq.save(codtdq.quantize(codtdq.create_model(name), config), tmp_path / "q")
-    data = open_dataset("camosynth", limit=IMAGES)
     scores = {}
     for backend in ("reference", "triton"):
         model = codtdq.load(tmp_path / "q", backend=backend)
-        scores[backend] = evaluate(model, data, input_size=SIZE, batch_size=1).metrics
+        data = open_dataset("camosynth", limit=IMAGES)
+        scores[backend] = evaluate(model, data, batch_size=IMAGES).metrics
     record = backend_of(model)
     assert record.name == "triton" and not record.fallbacks and record.fused
     assert record.execution == "native int4 (triton, interpreted)"
+    assert scores["triton"] != scores["reference"]  # it did run
     for metric, value in scores["reference"].items():
-        assert abs(scores["triton"][metric] - value) <= tolerance, metric
+        assert abs(scores["triton"][metric] - value) <= TOLERANCE, metric
 
 
 def test_one_dimensional_convolutions(shape_sized_blocks):

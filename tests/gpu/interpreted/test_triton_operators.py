@@ -5,7 +5,7 @@ import pytest
 import torch
 from gpu_cases import awkward
 
-from codtdq.gpu import operators, products, reference
+from codtdq.gpu import encoders, operators, products, reference
 from codtdq.gpu.weights import GpuWeights
 from codtdq.native.products import Window
 from codtdq.quantizer.affine import step_of
@@ -49,7 +49,7 @@ def test_encoders(shape_sized_blocks):
 def test_products(shape_sized_blocks):
     window = Window((1, 4, 5), (3, 3), (2, 1), (1, 1))
     x = awkward(20, 40)
-    codes = products.encode_groups(x, ActivationSpec())
+    codes = encoders.encode_groups(x, ActivationSpec())
     weight = torch.randint(-8, 8, (7, 9, 40), dtype=torch.int8)
     packed = GpuWeights.pack(weight, torch.ones(7, 1), 32)
     none = torch.empty(0, dtype=torch.int32)

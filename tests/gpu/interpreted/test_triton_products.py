@@ -5,7 +5,7 @@ import pytest
 import torch
 from gpu_cases import PRODUCT_TOLERANCE, awkward
 
-from codtdq.gpu import products, reference
+from codtdq.gpu import encoders, products, reference
 from codtdq.gpu.weights import GpuWeights, group_obstacle, weight_group_obstacle
 from codtdq.native.products import Window
 from codtdq.quantizer.affine import step_of
@@ -35,11 +35,11 @@ def check(found, expected, tolerance=PRODUCT_TOLERANCE):
 
 def quantized(x, mode, group=32):
     if mode == "groups":
-        return products.encode_groups(x, ActivationSpec(group_size=group))
+        return encoders.encode_groups(x, ActivationSpec(group_size=group))
     if mode == "zero-points":
-        return products.encode_groups(x, ActivationSpec(group_size=group), zero_point=True)
+        return encoders.encode_groups(x, ActivationSpec(group_size=group), zero_point=True)
     radius = x.abs().max().reshape(1)
-    codes = products.encode_fixed(x, 4, radius, step_of(radius, 4))
+    codes = encoders.encode_fixed(x, 4, radius, step_of(radius, 4))
     if mode == "shared zero-point":
         return codes._replace(zero=torch.tensor([3], dtype=torch.int32))
     return codes
@@ -131,15 +131,17 @@ def test_depthwise(mode, name, shape_sized_blocks):
     )
 
 
-@pytest.mark.parametrize("spec", [ActivationSpec(), ActivationSpec(projection="guarded"),
-                                  ActivationSpec(literal=True)])  # fmt: skip
-def test_fused_linear_is_quantizer_and_product(spec):
+@pytest.mark.parametrize(("spec", "outputs"), [
+    (ActivationSpec(), 100), (ActivationSpec(projection="guarded"), 40),
+    (ActivationSpec(literal=True), 40),
+])  # fmt: skip
+def test_fused_linear_is_quantizer_and_product(spec, outputs):
     x = awkward(37, 75, seed=5)
     x[7, 3] = float("nan")
-    codes, scale, _ = weights(40, 1, 75)
-    packed, bias = GpuWeights.pack(codes, scale, 32), torch.randn(40)
+    codes, scale, _ = weights(outputs, 1, 75)
+    packed, bias = GpuWeights.pack(codes, scale, 32), torch.randn(outputs)
     apart = products.product(
-        products.encode_groups(x, spec), packed, Window((1, 1, 37)), bias, "gelu"
+        encoders.encode_groups(x, spec), packed, Window((1, 1, 37)), bias, "gelu"
     )
     fused = products.fused_linear(x, spec, packed, bias, "gelu")
     torch.testing.assert_close(fused, apart, rtol=0, atol=0, equal_nan=True)

@@ -7,7 +7,6 @@ share of operators and of multiply-accumulates that ran native; and where the st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from codtdq.bench.speed.fresh_process import run_fresh
@@ -60,11 +59,10 @@ def _table(
     rows = []
     for row in latency["rows"]:
         name = row["candidate"]
-        path = subjects.members[name].path
         rows.append(
             {
                 **row,
-                "weight_bytes": path.stat().st_size if path.is_file() else _folder_size(path),
+                "weight_bytes": subjects.members[name].bytes,
                 "peak_bytes": fresh[name]["peak_bytes"],
                 "peak_ratio": fresh[name]["peak_ratio"],
             }
@@ -98,7 +96,3 @@ def overheads(samples: dict[str, list[float]]) -> dict[str, dict[str, float]]:
         "dcrp": extra(METHOD, GROUPS),
         "both": extra(METHOD, NAIVE),
     }
-
-
-def _folder_size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir() if file.is_file())

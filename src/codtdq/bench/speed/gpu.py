@@ -7,7 +7,7 @@ peak as torch's allocator counts it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,47 @@ from torch import Tensor, nn
 
 from codtdq.api import load
 from codtdq.backends import backend_of
-from codtdq.bench.speed.coverage import count_work, coverage_of
-from codtdq.bench.speed.subjects import BASELINE, Subjects
+from codtdq.bench.speed.coverage import Work, count_work, coverage_of
+from codtdq.bench.speed.subjects import BASELINE, Subject, Subjects
 from codtdq.convert import quant_operators
 from codtdq.errors import UnsupportedError
 from codtdq.gpu import device
 
+MODEL, METHODS, BATCH = "cfrn", ("w4a4", "cod-tdq"), 4  # of the paper's table
 WARM_UP, REPEATS = 10, 50
+
+
+class CudaMeter:
+    """Times and memory of the current CUDA device."""
+
+    def describe(self) -> dict[str, Any]:
+        """The device, and what torch may round FP32 products to on it."""
+        return {
+            "device": torch.cuda.get_device_name(),
+            "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
+            "tf32_convolution": torch.backends.cudnn.allow_tf32,
+        }
+
+    def reset(self) -> None:
+        """Forget the peak so far and what earlier networks left in the cache."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+    def times(self, run: Callable[[], object], repeats: int) -> list[float]:
+        """Milliseconds of each call between two CUDA events."""
+        pairs = []
+        for _ in range(repeats):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            pairs.append((begin, end))
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) for begin, end in pairs]
+
+    def peak_bytes(self) -> int:
+        """Most bytes that were allocated at once since `reset`."""
+        return torch.cuda.max_memory_allocated()
 
 
 def require_gpu() -> None:
@@ -34,57 +68,70 @@ def require_gpu() -> None:
 
 
 def run_gpu_latency(
-    subjects: Subjects, *, batch: int = 4, warm_up: int = WARM_UP, repeats: int = REPEATS
-) -> dict[str, Any]:
-    """Time FP32 in eager torch and every method on the Triton kernels, one after the other."""
-    require_gpu()
+    subjects: Subjects, *, batches: Sequence[int] = (BATCH,), warm_up: int = WARM_UP,
+    repeats: int = REPEATS, meter: CudaMeter | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Time FP32 in eager torch and every method on the Triton kernels, one after the other.
+
+    meter: what measures; the current CUDA device unless given.
+    """
+    if meter is None:
+        require_gpu()
+        meter = CudaMeter()
     work = count_work(subjects.baseline, subjects.images(1))
-    images = subjects.images(batch).to(device.target())
-    rows = []
+    rows, coverage = [], {}
     for name, subject in subjects.members.items():
-        if name == BASELINE:
-            model = subject.model.to(device.target())
-        else:
-            model = load(subject.path, backend="triton")
-        row = {"candidate": name, "batch": batch, **measure(model, images, warm_up, repeats)}
-        record = backend_of(model)
-        if record is not None:
-            row["coverage"] = coverage_of(work, set(quant_operators(model)), record).to_dict()
-            row["fallbacks"] = dict(record.fallbacks)
-            row["execution"] = record.execution
-        rows.append(row)
+        model = _on_device(subject)
+        for batch in batches:
+            images = subjects.images(batch).to(device.target())
+            found = measure(model, images, warm_up, repeats, meter)
+            rows.append({
+                "candidate": name, "batch": batch, "weight_bytes": subject.bytes, **found,
+                "execution": _execution(model),
+            })  # fmt: skip
+        if backend_of(model) is not None:
+            coverage[name] = _coverage(model, work)
         model.to("cpu")  # the next peak is without this one
         del model
+    base = {row["batch"]: row["ms_per_image"] for row in rows if row["candidate"] == BASELINE}
+    for row in rows:
+        row["speedup"] = base[row["batch"]] / row["ms_per_image"]
     return {
         "model": subjects.architecture, "weights": subjects.weights,
-        "input_size": subjects.input_size, "device": torch.cuda.get_device_name(), "rows": rows,
+        "input_size": subjects.input_size, "warm_up": warm_up, "repeats": repeats,
+        **meter.describe(), "rows": rows, "coverage": coverage,
     }  # fmt: skip
 
 
-def measure(model: nn.Module, images: Tensor, warm_up: int, repeats: int) -> dict[str, Any]:
-    """Milliseconds per image and peak bytes of a model on a CUDA device."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    samples = event_times(lambda: model(images), warm_up, repeats)
-    per_image = [value / images.shape[0] for value in samples]
-    median = statistics.median(per_image)
-    return {
-        "ms_per_image": median, "samples_ms": samples, "images_per_second": 1e3 / median,
-        "peak_bytes": torch.cuda.max_memory_allocated(),
-    }  # fmt: skip
-
-
-def event_times(run: Callable[[], object], warm_up: int, repeats: int) -> list[float]:
-    """Milliseconds of each call between two CUDA events."""
+def measure(
+    model: nn.Module, images: Tensor, warm_up: int, repeats: int, meter: CudaMeter
+) -> dict[str, Any]:
+    """Milliseconds per image (median of the passes) and peak bytes of a model on the device."""
+    meter.reset()
     with torch.inference_mode():
         for _ in range(warm_up):  # compiles the kernels and fills the allocator
-            run()
-        pairs = []
-        for _ in range(repeats):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            run()
-            end.record()
-            pairs.append((begin, end))
-        torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in pairs]
+            model(images)
+        samples = meter.times(lambda: model(images), repeats)
+    median = statistics.median(samples) / images.shape[0]
+    return {
+        "ms_per_image": median, "samples_ms": samples, "images_per_second": 1e3 / median,
+        "peak_bytes": meter.peak_bytes(),
+    }  # fmt: skip
+
+
+def _on_device(subject: Subject) -> nn.Module:
+    if subject.name == BASELINE:
+        return subject.model.to(device.target())
+    return load(subject.path, backend="triton")
+
+
+def _execution(model: nn.Module) -> str:
+    record = backend_of(model)
+    return "torch" if record is None else record.execution
+
+
+def _coverage(model: nn.Module, work: Work) -> dict[str, Any]:
+    record = backend_of(model)
+    assert record is not None
+    found = coverage_of(work, set(quant_operators(model)), record).to_dict()
+    return {**found, "fallbacks": dict(record.fallbacks)}

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -26,7 +28,11 @@ from codtdq.models.registry import build_model
 from codtdq.planning import make_plan
 from codtdq.planning.graph import trace
 
-FREE = ("empty", "new_empty", "empty_like", "empty_strided", "detach", "alias", "lift_fresh")
+# no kernel; `_unsafe_view` is a view that does not say so
+FREE = (
+    "empty", "new_empty", "empty_like", "empty_strided", "detach", "alias", "lift_fresh",
+    "_unsafe_view",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,9 +128,29 @@ class _Counting(TorchDispatchMode):
         return result
 
 
+class _FusedAttention(TorchFunctionMode):
+    """Attention as one kernel, which torch has for FP32 and FP16 on a GPU but not for meta."""
+
+    def __init__(self, survey: Survey) -> None:
+        super().__init__()
+        self._survey = survey
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        query, key, value = args[:3]
+        result = query.new_empty(*query.shape[:-1], value.shape[-1])
+        elements = sum(tensor.numel() for tensor in _tensors((args, kwargs or {}, result)))
+        flops = 2 * query.numel() * key.shape[-2] + 2 * result.numel() * key.shape[-2]
+        self._survey.rest.append(TensorWork("attention", elements, flops))
+        return result
+
+
 def _run(model: nn.Module, survey: Survey) -> None:
     images = torch.zeros(survey.batch, 3, survey.size, survey.size, device="meta")
-    with torch.no_grad(), _Counting(survey):
+    with torch.no_grad(), _Counting(survey), _FusedAttention(survey):
         model(images)
 
 

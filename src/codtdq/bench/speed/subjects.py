@@ -38,6 +38,13 @@ class Subject:
         record = backend_of(self.model)
         return "torch" if record is None else record.execution
 
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk, of the file or of all files in the directory."""
+        if self.path.is_file():
+            return self.path.stat().st_size
+        return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+
 
 @dataclass
 class Subjects:
