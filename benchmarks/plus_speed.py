@@ -1,0 +1,117 @@
+"""CPU time of cod-tdq-plus beside cod-tdq on the native engine, full-size networks included.
+
+Calibrating a full-size network takes long, and the time of a product does not depend on its codes:
+weights go to the nearest codes here, inputs to the method's own groups, and a share of the dense
+operators gets a whole transform (mean, scale, order, rotation), the dearest there is.
+
+    python benchmarks/plus_speed.py --model cfrn --size 384 --threads 1 --transformed 0.3
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+import time
+
+import torch
+from torch import Tensor, nn
+
+import codtdq
+from codtdq.backends import use_backend
+from codtdq.convert import quant_operators
+from codtdq.layers.input_quantizers import InputQuantizer, StaticUniform
+from codtdq.layers.simulated import sim_class_for
+from codtdq.methods.plus.grouped_input import TokenGroups
+from codtdq.methods.plus.pixel_groups import PixelGroups
+from codtdq.methods.plus.transforms import Transform, Transformed
+from codtdq.methods.plus.weight_groups import (
+    FEW_CHANNELS,
+    GroupedWeight,
+    ScaleFormat,
+    group_index,
+    weight_rows,
+)
+from codtdq.models import build_model
+from codtdq.native import keep_memory
+from codtdq.planning.plan import Site
+from codtdq.quantizer.affine import nearest
+
+
+def nearest_weight(weight: Tensor, group: int = 32) -> GroupedWeight:
+    """Codes to the nearest, scales from the largest weight of each group."""
+    rows, index = weight_rows(weight.detach()).float(), group_index(weight.shape, group)
+    largest = torch.zeros(len(rows), int(index.max()) + 1)
+    largest.scatter_reduce_(1, index.expand_as(rows), rows.abs(), "amax")
+    form = ScaleFormat.covering(largest / 7)
+    scales = form.round(largest / 7)
+    codes = nearest(rows / scales[:, index]).clamp(-8, 7)
+    return GroupedWeight.from_codes(codes, scales, form, weight.shape, 4, group)
+
+
+def scheme(site: Site, transformed: bool) -> InputQuantizer:
+    """The method's groups for a site."""
+    if site.role == "first":
+        return StaticUniform.spanning(torch.tensor([-4.0]), torch.tensor([4.0]), 8)
+    if site.kind == "depthwise" or (site.kind != "linear" and site.inputs < FEW_CHANNELS):
+        return PixelGroups(4, trials=4)
+    groups = TokenGroups(4, trials=4)
+    if not transformed:
+        return groups
+    n = site.inputs
+    change = Transform(torch.randn(n) / 10, torch.rand(n) + 0.5, torch.randperm(n), True)
+    return Transformed(groups, transform=change)
+
+
+def uncalibrated(model: nn.Module, sites: list[Site], share: float) -> nn.Module:
+    """The network as the method cuts it."""
+    model = copy.deepcopy(model)
+    for number, site in enumerate(sites):
+        module = model.get_submodule(site.name)
+        assert isinstance(module.weight, Tensor)
+        chosen = int((number + 1) * share) > int(number * share)
+        inputs, weight = scheme(site, chosen), nearest_weight(module.weight)
+        sim_class_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
+    return model.eval()
+
+
+def cpu_time(model: nn.Module, image: Tensor) -> float:
+    """Seconds of processor time for one image, all threads together."""
+    start = time.process_time()
+    model(image)
+    return time.process_time() - start
+
+
+def main() -> None:
+    """Times of both, in turn."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="cfrn")
+    parser.add_argument("--size", type=int, default=384)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--transformed", type=float, default=0.0, help="share of operators")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.set_grad_enabled(False)
+    torch.manual_seed(0)
+    keep_memory()
+    model = build_model(given.model).eval()
+    base = codtdq.quantize(model, "cod-tdq")
+    sites = [operator.site for operator in quant_operators(base).values()]
+    plus = uncalibrated(model, sites, given.transformed)
+    records = [use_backend(one, "cpu") for one in (base, plus)]
+    image = torch.randn(1, 3, given.size, given.size)
+    times = [(cpu_time(base, image), cpu_time(plus, image)) for _ in range(given.rounds + 1)][1:]
+    ratios = sorted(a / b for a, b in times)
+    result = {
+        "model": given.model, "size": given.size, "threads": given.threads,
+        "instruction_set": records[1].instruction_set, "fallbacks": records[1].fallbacks,
+        "cod_tdq_s": min(a for a, _ in times), "cod_tdq_plus_s": min(b for _, b in times),
+        "median_ratio": ratios[len(ratios) // 2],
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
