@@ -63,7 +63,7 @@ ALLOWED = {
         "methods",
     },
     "opening": {"methods", "api", "checkpoint", "data", "evaluation", "models", "planning"},
-    "demo": {"api", "backends", "bench", "data", "evaluation", "models", "report"},
+    "demo": {"api", "backends", "bench", "data", "evaluation", "models", "opening", "report"},
     "bench": {
         "api",
         "opening",

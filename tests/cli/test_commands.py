@@ -69,7 +69,7 @@ def test_plan_prints_the_api_plan(run):
 
 
 def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
-    code, out, err = run("quantize", *TINY, "--out", tmp_path / "packed")
+    code, out, err = run("quantize", *TINY, "--preset", "cod-tdq", "--out", tmp_path / "packed")
     assert (code, err) == (0, "") and "2 of 2 operators" in out
     result = tmp_path / "r.json"
     args = ["--dataset", folder, "--out", result, "--json"]
@@ -93,6 +93,32 @@ def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
     assert np.array_equal(mask, codtdq.predict(quantized, image))
     overlay = Image.open(tmp_path / "masks" / f"{image.stem}-overlay.png")
     assert overlay.size == Image.open(image).size and overlay.mode == "RGB"
+
+
+def test_quantize_calibrates_by_default_and_goes_on_where_it_was_stopped(
+    run, tmp_path, monkeypatch
+):
+    from codtdq.methods.plus import sequence
+
+    arguments = ["quantize", *TINY, "--calibration-images", "4", "--out", tmp_path / "packed"]
+    settled, settle = [], sequence.settle
+
+    def stopped(*args):
+        if len(settled) == 1:
+            raise KeyboardInterrupt
+        settled.append(settle(*args))
+        return settled[-1]
+
+    monkeypatch.setattr(sequence, "settle", stopped)
+    assert run(*arguments)[0] == 130
+    kept = tmp_path / "packed.unfinished"
+    assert len(list(kept.rglob("*.safetensors"))) == 1 and not (tmp_path / "packed").exists()
+    later = []
+    monkeypatch.setattr(sequence, "settle", lambda *args: later.append(1) or settle(*args))
+    code, out, err = run(*arguments, "--resume")
+    assert (code, err) == (0, "") and len(later) == 1 and not kept.exists()
+    assert "cod-tdq-plus" in out and "bits per value: weights 4." in out
+    assert run(*arguments)[0] == 0 and len(later) == 3  # from the beginning
 
 
 def test_predict_takes_folders_and_globs(run, folder, tmp_path):

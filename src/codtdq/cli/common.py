@@ -54,12 +54,18 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(
-    parser: argparse.ArgumentParser, default: str | None, *, methods: bool = True
-) -> None:
-    """`--preset`, `--config`, `--set`, `--overrides`, and `--method` with its budget and seed."""
+    parser: argparse.ArgumentParser, default: str | None, *, methods: bool = True,
+    default_method: str | None = None,
+) -> None:  # fmt: skip
+    """`--preset`, `--config`, `--set`, `--overrides`, and `--method` with its budget and seed.
+
+    default_method: what is done where none of them is given; `default` is then the setting that
+    `--set` and `--overrides` change.
+    """
+    meant = default if default_method is None else f"none; {default} where --set changes it"
     parser.add_argument(
         "--preset", choices=list(PRESETS), default=None, metavar="P",
-        help=f"named setting (default {default}); see `codtdq list presets`",
+        help=f"named setting (default {meant}); see `codtdq list presets`",
     )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="JSON file of QuantConfig fields")
     parser.add_argument(
@@ -70,14 +76,16 @@ def add_config(
     if methods:
         parser.add_argument(
             "--method", metavar="NAME",
-            help="a method of the benchmark instead of a preset; see `codtdq list methods`",
+            help="a method of the benchmark instead of a preset"
+            + (f" (default {default_method})" if default_method else "")
+            + "; see `codtdq list methods`",
         )  # fmt: skip
         parser.add_argument(
             "--budget", choices=["fast", "paper"], default="fast",
             help="optimisation steps of methods that reconstruct (default fast)",
         )  # fmt: skip
         parser.add_argument("--seed", type=int, default=0, help="random seed of the method")
-    parser.set_defaults(default_preset=default)
+    parser.set_defaults(default_preset=default, default_method=default_method)
 
 
 def add_calibration(parser: argparse.ArgumentParser) -> None:
@@ -134,19 +142,25 @@ def add_postprocess(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def opened_model(args: argparse.Namespace) -> nn.Module:
-    """The model that the arguments name, quantized if they give a setting or the verb has one."""
+def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> nn.Module:
+    """The model that the arguments name, quantized if they give a setting or the verb has one.
+
+    state_dir: where a method that takes long keeps what it has finished.
+    """
     from codtdq.errors import ConfigError
     from codtdq.opening import method_for, open_config, open_model, quantize_for
 
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     root = getattr(args, "data", None)  # predict has no benchmarks
-    if args.method is not None:
+    method = args.method
+    if method is None and not (args.preset or args.config or args.set or args.overrides):
+        method = args.default_method
+    if method is not None:
         if args.preset or args.config or args.overrides:
             raise ConfigError("--method excludes --preset, --config and --overrides; use --set")
         return method_for(
-            model, args.method, changes=args.set, dataset=args.calibration, root=root,
-            count=args.calibration_images, seed=args.seed, budget=args.budget,
+            model, method, changes=args.set, dataset=args.calibration, root=root,
+            count=args.calibration_images, seed=args.seed, budget=args.budget, state_dir=state_dir,
         )  # fmt: skip
     config = open_config(model, name=args.preset, file=args.config, changes=args.set,
                          overrides=args.overrides, default=args.default_preset)  # fmt: skip

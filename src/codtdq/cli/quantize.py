@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,16 @@ def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
         verbs, "quantize", "quantize a model and write the packed checkpoint",
-        ["--out small-w4a4", "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
+        ["--out small-w4a4", "--model cfrn --checkpoint cfrn.pth --calibration photos --out plus",
+         "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
          "--set io_correction=bias --calibration my-images --out corrected"],
     )  # fmt: skip
     add_model(parser, packed=False)
     add_weights(parser)
-    add_config(parser, "cod-tdq")
+    add_config(parser, "cod-tdq", default_method="cod-tdq-plus")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory to write")
+    parser.add_argument("--resume", action="store_true",
+                        help="go on with a calibration that was stopped")  # fmt: skip
     add_calibration(parser)
     parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
     parser.set_defaults(run=run)
@@ -37,8 +41,13 @@ def run(args: argparse.Namespace) -> None:
     """Quantize, save, and say what became of it."""
     from codtdq.api import save
 
-    quantized = opened_model(args)
+    # what a stopped calibration has finished; a run that ends well leaves nothing
+    unfinished = Path(f"{args.out}.unfinished")
+    if not args.resume:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    quantized = opened_model(args, state_dir=unfinished)
     path = save(quantized, args.out)
+    shutil.rmtree(unfinished, ignore_errors=True)
     size = sum(file.stat().st_size for file in Path(path).iterdir())
     summary = {"out": str(path), "bytes": size, **_describe(quantized)}
     if args.json:
@@ -49,6 +58,9 @@ def run(args: argparse.Namespace) -> None:
         f"operators quantized, {size / 2**20:.2f} MiB "
         f"({summary['fp32_bytes'] / size:.2f}x smaller than FP32)"
     )
+    if "bits" in summary:  # of a method, with scales and zero-points
+        bits = summary["bits"]
+        print(f"bits per value: weights {bits['weight']:.2f}, activations {bits['activation']:.2f}")
 
 
 def _describe(model: Any) -> dict[str, Any]:
