@@ -14,7 +14,9 @@ from codtdq.cli import main
 from codtdq.convert import quant_operators
 from codtdq.data import open_dataset
 from codtdq.errors import UnsupportedError
+from codtdq.evaluation.calibration import CalibrationImages
 from codtdq.evaluation.predict import predict_batch
+from codtdq.methods import apply_method, list_methods, load_method_model, save_method_model
 from codtdq.models import build_model, model_info
 from codtdq.models.weights import shipped_weights
 from codtdq.planning.presets import list_presets
@@ -131,6 +133,33 @@ def test_a_packed_file_runs_natively(trained, tmp_path):
     assert max(errors.values()) <= 1e-2, max(errors, key=errors.get)  # a code or two at a tie
     assert sorted(errors.values())[int(0.9 * len(errors))] <= 1e-5  # nearly everywhere none
     assert abs(found.astype(float) - expected.astype(float)).mean() < 0.03 * 255
+
+
+@pytest.fixture(scope="module")
+def calibration(trained):
+    """Two images: enough to run a method, not to judge it."""
+    return CalibrationImages(trained, open_dataset("camosynth/calib", limit=2))
+
+
+def test_cod_tdq_plus_is_nearer_than_the_naive_setting(trained, image, calibration, tmp_path):
+    changes = {"trials": 1, "sweeps": 0, "transforms": [], "ridges": []}  # without the slow parts
+    plus = apply_method(trained, "cod-tdq-plus", calibration, seed=0, changes=changes)
+    naive = codtdq.quantize(trained, "w4a4")
+    save_method_model(plus, tmp_path / "plus")
+    restored = load_method_model(tmp_path / "plus")
+    with torch.no_grad():
+        exact, logits = trained(image), plus(image)
+        assert (logits - exact).norm() < 0.7 * (naive(image) - exact).norm()
+        assert torch.equal(restored(image), logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", list_methods())
+def test_every_method_takes_it(trained, image, calibration, method):
+    quantized = apply_method(trained, method, calibration, seed=0, budget="fast")
+    with torch.no_grad():
+        logits = quantized(image)
+    assert logits.shape == (2, 1, 16, 16) and logits.isfinite().all()
 
 
 def test_without_transformers_the_error_names_the_extra(monkeypatch, capsys, tmp_path):
