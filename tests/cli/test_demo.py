@@ -9,17 +9,23 @@ from codtdq import native
 from codtdq.cli import main
 from codtdq.demo import MODELS, SETTINGS, DemoResult, conclusions
 from codtdq.evaluation import LayerLoss
+from codtdq.opening import method_for
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """One run for all tests: it takes a while."""
+    """One run for all tests: it takes a while, though weights are only rounded here."""
     import contextlib
     import io
 
     out = tmp_path_factory.mktemp("demo")
     stdout = io.StringIO()
-    with contextlib.redirect_stdout(stdout):
+    quick = ("transforms=[]", "ridges=[]", "compensate=false", "sweeps=0", "equalize=false")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(stdout):
+        patch.setattr(
+            "codtdq.demo.method_for",
+            lambda model, name, count: method_for(model, name, count=2, changes=quick),
+        )
         code = main(["demo", "--limit", "4", "--out", str(out), "--json"])
     assert code == 0
     return json.loads(stdout.getvalue()), out
@@ -43,6 +49,7 @@ def test_it_runs_on_the_engine_and_says_how_fast(demo):
         assert how["fp32"] == "float32" and how["w8a8"].startswith("simulated")
         if native.unavailable_reason() is None:
             assert how["cod-tdq-guarded"] == f"native int4 ({native.instruction_set()})"
+            assert how["cod-tdq-plus"].startswith(how["cod-tdq-guarded"])
         assert speed["ratio"] == pytest.approx(speed["fp32_ms"] / speed["int4_ms"])
 
 
@@ -63,11 +70,13 @@ def test_the_picture_has_a_row_per_image_and_a_column_per_setting(demo):
 def test_conclusions_follow_the_numbers():
     def result(method):
         row = {"fp32": 0.9, "w4a4": 0.8, "cod-tdq": method, "cod-tdq-guarded": 0.88}
+        row["cod-tdq-plus"] = 0.895
         scores = {"m": {k: {"S": v} for k, v in row.items()}}
         loss = LayerLoss("fc2", "mlp", calls=1, clip_rate=0.4)
         return DemoResult(4, scores, {"m": [loss]})
 
     assert "over-clips" in conclusions(result(0.7))[0]
+    assert "cod-tdq-plus, calibrated on 32 images, loses 0.005" in conclusions(result(0.7))[0]
     assert (
         "helps" in conclusions(result(0.85))[0] and "over-clips" not in conclusions(result(0.85))[0]
     )

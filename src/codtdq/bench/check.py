@@ -8,7 +8,7 @@ from pathlib import Path
 
 from codtdq.data import expand_dataset, list_datasets, open_dataset
 from codtdq.errors import ConfigError
-from codtdq.models import list_models, model_info
+from codtdq.models import check_installed, list_models, model_info
 
 
 def known_names(kind: str, names: Sequence[str], accepted: Sequence[str]) -> list[str]:
@@ -26,12 +26,13 @@ def known_names(kind: str, names: Sequence[str], accepted: Sequence[str]) -> lis
 def check_weights(
     models: Iterable[str], checkpoints: Mapping[str, str | Path], untrained: bool
 ) -> dict[str, str]:
-    """Every model has weights; returns the given files as absolute paths."""
+    """Every model has weights and can be built; returns the given files as absolute paths."""
     for name, file in checkpoints.items():
         known_names("model", [name], list_models())
         if not Path(file).is_file():
             raise ConfigError(f"--checkpoint {name}={file}: no such file")
     for name in models:
+        check_installed(name)
         if name not in checkpoints and model_info(name).weights is None and not untrained:
             raise ConfigError(
                 f"no weights of {name} come with the package; pass --checkpoint {name}=FILE, or "

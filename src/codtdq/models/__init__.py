@@ -3,6 +3,7 @@
 from codtdq.models.registry import (
     ModelInfo,
     build_model,
+    check_installed,
     create_model,
     list_models,
     model_info,
@@ -12,6 +13,7 @@ from codtdq.models.registry import (
 __all__ = [
     "ModelInfo",
     "build_model",
+    "check_installed",
     "create_model",
     "list_models",
     "model_info",
@@ -22,3 +24,4 @@ __all__ = [
 from codtdq.models import cfrn as _cfrn  # noqa: F401
 from codtdq.models import escnet as _escnet  # noqa: F401
 from codtdq.models import escnet_v2 as _escnet_v2  # noqa: F401
+from codtdq.models import segformer as _segformer  # noqa: F401

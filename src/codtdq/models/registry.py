@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from codtdq.errors import ConfigError
+from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.models.skeleton import without_parameters
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -56,6 +57,8 @@ class ModelInfo:
     loss: str = "bce-iou"
     # the checkpoint that ships with the package (file under codtdq/weights), if any
     weights: str | None = None
+    # Python package whose module the builder makes; the extra of the same name brings it
+    requires: str | None = None
     source: str = ""  # paper or public code that defines the architecture
 
     def __post_init__(self) -> None:
@@ -98,12 +101,23 @@ def model_info(name: str) -> ModelInfo:
     return _find(name)[0]
 
 
+def check_installed(name: str) -> None:
+    """Raise `UnsupportedError` if the package that builds a registered model is missing."""
+    needed = model_info(name).requires
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        raise UnsupportedError(
+            f"{name} is built by {needed}, which is not installed; "
+            f"run pip install 'codtdq[{needed}]'"
+        )
+
+
 def build_model(name: str, *, empty: bool = False) -> nn.Module:
     """A registered network with fresh weights, in eval mode, carrying its declaration.
 
     empty: its parameters have no values and take no memory, until a checkpoint gives them some.
     """
     info, build = _find(name)
+    check_installed(name)
     with without_parameters() if empty else contextlib.nullcontext():
         model = build().eval()
     model.info = info  # type: ignore[assignment]
