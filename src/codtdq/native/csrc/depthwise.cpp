@@ -11,7 +11,7 @@
 namespace {
 
 constexpr int64_t kBands = 8;                        // of an image, to share among threads
-constexpr int64_t kFewestLines = 4;                  // of a band: its neighbours' lines come twice
+constexpr int64_t kFewestLines = 4;                  // of a band
 constexpr int64_t kNear = 384 * 1024 / sizeof(float);  // values that are kept
 constexpr int64_t kVector = 16;                      // floats; no instruction set has more
 
@@ -34,11 +34,14 @@ class Depthwise {
     inner_begin_ = (g.pad_w + g.stride_w - 1) / g.stride_w;
     const int64_t room = g.in_w + g.pad_w - width;
     inner_end_ = room < 0 ? 0 : std::min(g.out_w, room / g.stride_w + 1);
-    lines_ = std::max(kFewestLines, (g.out_h + kBands - 1) / kBands);
+    // the lines around a band are dequantized for its neighbours once more: not too many of them
+    const int64_t around = (int64_t)(g.kernel_h - 1) * g.dilation_h / g.stride_h;
+    lines_ = std::max({kFewestLines, (g.out_h + kBands - 1) / kBands, 2 * around});
     bands_ = (g.out_h + lines_ - 1) / lines_;
     kept_ = std::min((int64_t)(g.kernel_h - 1) * g.dilation_h + 1, g.in_h);
     const int64_t most = std::max(kNear / (kept_ * g.in_w), kVector);
-    blocks_ = (outputs_ + most - 1) / most;
+    const int64_t wanted = std::min((kBands + bands_ - 1) / bands_, outputs_ / (4 * kVector));
+    blocks_ = std::max((outputs_ + most - 1) / most, wanted);
     block_ = (outputs_ + blocks_ - 1) / blocks_;
     block_ = (block_ + kVector - 1) / kVector * kVector;
     // a cache line more: pixels at the same distance would fight for the same places of the cache

@@ -34,28 +34,36 @@ static void dequantize_each(const int8_t *codes, int64_t n, const float *step, f
   for (; i < n; i++) x_hat[i] = (float)codes[i] * step[i];
 }
 
-// W channels of N pixels: a weight is loaded once for all of them.
-template <int N>
-static inline void depthwise_pixels(const cod::DepthwiseLine &line, int64_t p, int64_t c) {
-  VF sum[N];
-  const VF start = line.bias ? load_lanes(line.bias + c) : VF{};
+// M vectors of channels of N pixels: a weight is loaded once for all pixels.
+template <int N, int M>
+static inline void depthwise_tile(const cod::DepthwiseLine &line, int64_t p, int64_t c) {
+  VF sum[N][M];
 #pragma GCC unroll 8
-  for (int i = 0; i < N; i++) sum[i] = start;
+  for (int i = 0; i < N; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < M; j++) sum[i][j] = line.bias ? load_lanes(line.bias + c + j * W) : VF{};
   for (int t = 0; t < line.taps; t++) {
-    const VF w = load_lanes(line.weight[t] + c);
-    const float *x = line.x[t] + p * line.x_step + c;
+    const float *x = line.x[t] + p * line.x_step + c, *w = line.weight[t] + c;
+#pragma GCC unroll 4
+    for (int j = 0; j < M; j++) {
+      const VF weight = load_lanes(w + j * W);
 #pragma GCC unroll 8
-    for (int i = 0; i < N; i++) sum[i] = vfma(load_lanes(x + i * line.x_step), w, sum[i]);
+      for (int i = 0; i < N; i++)
+        sum[i][j] = vfma(load_lanes(x + i * line.x_step + j * W), weight, sum[i][j]);
+    }
   }
   float *y = line.y + p * line.y_step + c;
 #pragma GCC unroll 8
-  for (int i = 0; i < N; i++) __builtin_memcpy(y + i * line.y_step, &sum[i], sizeof(VF));
+  for (int i = 0; i < N; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < M; j++) __builtin_memcpy(y + i * line.y_step + j * W, &sum[i][j], sizeof(VF));
 }
 
-template <int N>
+template <int N, int M>
 static inline void depthwise_strip(const cod::DepthwiseLine &line, int64_t p, int64_t n) {
   int64_t c = 0;
-  for (; c + W <= n; c += W) depthwise_pixels<N>(line, p, c);
+  for (; c + M * W <= n; c += M * W) depthwise_tile<N, M>(line, p, c);
+  for (; c + W <= n; c += W) depthwise_tile<N, 1>(line, p, c);
   for (; c < n; c++)
     for (int i = 0; i < N; i++) {
       float sum = line.bias ? line.bias[c] : 0.0f;
@@ -67,8 +75,9 @@ static inline void depthwise_strip(const cod::DepthwiseLine &line, int64_t p, in
 
 static void depthwise(const cod::DepthwiseLine &line, int64_t n) {
   int64_t p = 0;
-  for (; p + kSideBySide <= line.pixels; p += kSideBySide) depthwise_strip<kSideBySide>(line, p, n);
-  for (; p < line.pixels; p++) depthwise_strip<1>(line, p, n);
+  for (; p + kSideBySide <= line.pixels; p += kSideBySide)
+    depthwise_strip<kSideBySide, 1>(line, p, n);
+  for (; p < line.pixels; p++) depthwise_strip<1, 4>(line, p, n);  // at the edges of a map
 }
 
 }  // namespace
