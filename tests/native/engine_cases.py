@@ -120,3 +120,17 @@ def check(module, x, *, label="", sets=SETS):
         assert same_form(found, simulated, x), (where, found.stride(), simulated.stride())
         assert distance(found, exact) <= 1e-6, (where, distance(found, exact))
         assert distance(found, simulated) <= 2e-6, (where, distance(found, simulated))
+
+
+def weighed_losses(scheme, x_hat, x):
+    """Loss of every value's group, as cod-tdq-plus counts it."""
+    loss = (x_hat - x).square() * (1 + scheme.zero_weight * (x_hat == 0))
+    lines = loss if not scheme.along_pixels else loss.transpose(1, 2)
+    size = min(scheme.group, lines.shape[-1])
+    short = -lines.shape[-1] % size
+    padded = torch.nn.functional.pad(lines, (0, short), mode="replicate") if short else lines
+    sums = (
+        padded.unflatten(-1, (-1, size)).sum(-1, keepdim=True).expand(*padded.shape[:-1], -1, size)
+    )
+    each = sums.flatten(-2)[..., : lines.shape[-1]]
+    return each if not scheme.along_pixels else each.transpose(1, 2)

@@ -15,68 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "codtdq_native.h"
-
-namespace {
+#include "selftest.h"
 
 int passed = 0, failed = 0;
 
-void report(const std::string &what, const std::string &trouble) {
-  (trouble.empty() ? passed : failed)++;
-  std::printf("%s %s%s%s\n", trouble.empty() ? "ok  " : "FAIL", what.c_str(),
-              trouble.empty() ? "" : ": ", trouble.c_str());
-  std::fflush(stdout);
-}
-
-template <typename... T>
-std::string text(const T &...parts) {
-  std::ostringstream out;
-  out.precision(9);
-  (out << ... << parts);
-  return out.str();
-}
-
-struct Random {
-  uint64_t state;
-  uint32_t next() {  // splitmix64
-    uint64_t z = (state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (uint32_t)((z ^ (z >> 31)) >> 32);
-  }
-  int below(int n) { return (int)(next() % (uint32_t)n); }
-  float uniform() { return (float)(next() >> 8) * (1.0f / 16777216.0f); }
-  float bell() { return uniform() + uniform() + uniform() + uniform() - 2.0f; }
-};
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Rows of every kind that a quantizer meets; after the first twelve, ordinary ones.
-std::vector<float> difficult(int64_t rows, int64_t channels, uint64_t seed) {
-  Random random{seed};
-  std::vector<float> x((size_t)(rows * channels));
-  for (int64_t r = 0; r < rows; r++) {
-    float *row = &x[r * channels];
-    const float size = 3.0f * random.uniform();
-    for (int64_t c = 0; c < channels; c++) row[c] = size * random.bell();
-    for (int64_t c = 0; c < channels; c++) {
-      if (r == 0) row[c] = 0.0f;
-      if (r == 1) row[c] = 1.5f;
-      if (r == 2 && c % 3 == 0) row[c] = c % 2 ? 0.0f : -0.0f;
-      if (r == 3) row[c] = std::max(row[c], 0.0f);
-      if (r == 4) row[c] *= 1e-9f;
-      if (r == 5 && c == 0) row[c] = 100.0f;
-      if (r == 6) row[c] = std::nearbyint(row[c] * 4.0f) / 4.0f;
-      if (r == 7) row[c] *= 1e-40f;
-      if (r == 8) row[c] += 1000.0f;
-      if (r == 9) row[c] = c ? 0.5f * (float)(c % 15 - 7) : 7.0f;  // q_max 7: step 1, half of them ties
-      if (r == 10 && c == channels / 2) row[c] = kNan;
-      if (r == 11 && c == channels - 1) row[c] = -kInfinity;
-    }
-  }
-  return x;
-}
+namespace {
 
 // ---------------------------------------------------------------- quantizer
 
@@ -102,16 +45,7 @@ struct Quantized {
   }
 };
 
-bool same(float a, float b) { return a == b || (a != a && b != b); }
-
-template <typename T>
-std::string differs(const char *name, const std::vector<T> &a, const std::vector<T> &b) {
-  for (size_t i = 0; i < a.size(); i++) {
-    const bool equal = std::is_same<T, float>::value ? same((float)a[i], (float)b[i]) : a[i] == b[i];
-    if (!equal) return text(name, "[", i, "] is ", +a[i], ", generic has ", +b[i]);
-  }
-  return "";
-}
+using ::differs;
 
 std::string differs(const Quantized &a, const Quantized &b) {
   for (const std::string &one :
@@ -388,11 +322,6 @@ struct Product {
   bool extreme;  // every code at the end of its range: do the sums hold?
 };
 
-cod_geometry convolution(int batch, int h, int w, int kh, int kw, int stride, int pad, int dilation) {
-  auto size = [&](int n, int k) { return (n + 2 * pad - dilation * (k - 1) - 1) / stride + 1; };
-  return {batch, h, w, size(h, kh), size(w, kw), kh, kw, stride, stride, pad, pad, dilation, dilation};
-}
-
 cod_geometry linear(int rows) { return convolution(1, rows, 1, 1, 1, 1, 0, 1); }
 
 // The input row of a tap, or -1 in the padding.
@@ -553,7 +482,8 @@ void check_products(const std::string &set) {
   }
 }
 
-void check_depthwise(const std::string &set) {
+// pixels: steps belong to pixels of a channel instead of channels of a pixel.
+void check_depthwise(const std::string &set, bool pixels) {
   const cod_geometry shapes[] = {convolution(2, 9, 7, 3, 3, 1, 1, 1), convolution(1, 11, 13, 5, 3, 2, 2, 1),
                                  convolution(1, 12, 12, 3, 3, 1, 2, 2), convolution(1, 14, 15, 7, 7, 1, 3, 1)};
   for (const cod_geometry &g : shapes)
@@ -567,19 +497,20 @@ void check_depthwise(const std::string &set) {
         Random random{(uint64_t)(rows + channels)};
         // steps for groups of 12 (no multiple of any vector), of 32, or inside the weight
         const int group = activation == COD_ACT_GELU ? 12 : 32;
-        const bool stepped = activation != COD_ACT_RELU;
-        const int64_t groups = (channels + group - 1) / group;
+        const int step_mode = pixels ? 2 : activation != COD_ACT_RELU;
+        const int64_t image = g.in_h * g.in_w, groups = ((pixels ? image : channels) + group - 1) / group;
         std::vector<int8_t> codes;
         std::vector<float> step, w, bias;
         for (int64_t i = 0; i < positions * channels; i++) codes.push_back((int8_t)(random.bell() * 3));
-        for (int64_t i = 0; i < positions * groups; i++) step.push_back(std::fabs(random.bell()));
+        for (int64_t i = 0; i < (pixels ? g.batch * channels : positions) * groups; i++)
+          step.push_back(std::fabs(random.bell()));
         for (int64_t i = 0; i < taps * channels; i++) w.push_back(random.bell());
         for (int64_t i = 0; i < channels; i++) bias.push_back(random.bell());
         const bool biased = activation != COD_ACT_RELU;
         auto run = [&](const std::string &isa, int threads) {
           cod_select(isa.c_str());
           std::vector<float> y((size_t)(rows * row_stride), kUntouched);
-          const cod_input in{codes.data(), channels, step.data(), nullptr, groups, stepped, 0};
+          const cod_input in{codes.data(), channels, step.data(), nullptr, groups, step_mode, 0};
           const cod_output out{y.data(), row_stride, biased ? bias.data() : nullptr, activation};
           if (cod_depthwise(&in, &g, channels, group, w.data(), &out, threads) != COD_OK) y[0] = kNan;
           return y;
@@ -591,7 +522,9 @@ void check_depthwise(const std::string &set) {
             const int64_t from = source_of(g, i / channels, t);
             if (from < 0) continue;
             const int64_t c = i % channels;
-            const double factor = stepped ? (double)step[from * groups + c / group] : 1.0;
+            const int64_t at = pixels ? (from / image * groups + from % image / group) * channels + c
+                                      : from * groups + c / group;
+            const double factor = step_mode ? (double)step[at] : 1.0;
             const double term = codes[from * channels + c] * factor * w[t * channels + c];
             total += term, magnitude += std::fabs(term);
           }
@@ -609,7 +542,7 @@ void check_depthwise(const std::string &set) {
             compare(set, one, [&] { return run("generic", 1); }, y, size, outputs, row_stride);
         if (trouble.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))
           trouble = "threads 1 and 3 differ";
-        report(text(set, " depthwise ", g.kernel_h, "x", g.kernel_w, " dilation ", g.dilation_h,
+        report(text(set, pixels ? " depthwise of pixel groups " : " depthwise ", g.kernel_h, "x", g.kernel_w, " dilation ", g.dilation_h,
                     " stride ", g.stride_h, " channels ", channels, " activation ", activation), trouble);
       }
 }
@@ -632,6 +565,11 @@ void check_refusals(const std::string &set) {
   in.row_groups = 1;
   report(text(set, " refuses a kernel of another size"),
          cod_conv(&in, &nine, w, &out, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
+  const std::vector<float> taps(32, 1.0f);
+  const cod_input stepless{data.codes.data(), data.stride, nullptr, nullptr, 1, 2, 0};
+  const cod_output wide{y.data(), 32, nullptr, COD_ACT_NONE};
+  report(text(set, " refuses pixel groups without steps"),
+         cod_depthwise(&stepless, &one, 32, 32, taps.data(), &wide, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
   cod_weight other{}, askew = *w;
   askew.packed++;
   report(text(set, " refuses groups that are not whole quads"),
@@ -656,8 +594,10 @@ int main(int argc, char **argv) {
     check_fixed(set);
     check_absmax(set);
     check_products(set);
-    check_depthwise(set);
+    check_depthwise(set, false);
+    check_depthwise(set, true);
     check_refusals(set);
+    check_weighed(set);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed ? 1 : 0;

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "src" / "codtdq" / "native" / "csrc"
 FLAGS = ("-std=gnu++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden",
          "-Wno-psabi", f"-I{ENGINE}")  # fmt: skip
+PARTS = ("quantize_groups", "quantize_fixed", "linear", "conv", "depthwise", "weigh_tokens",
+         "weigh_tokens transform", "weigh_pixels", "depthwise of pixel groups")  # fmt: skip
 SETS_OF = {"x86_64": ("AVX2", "AVX512"), "aarch64": ("NEON",)}  # by processor of the compiler
 
 
@@ -40,7 +42,8 @@ def build(compiler: str, folder: Path, link: Sequence[str] = ()) -> Path:
     """The self-test program, its sources compiled side by side."""
     target = subprocess.run([compiler, "-dumpmachine"], check=True, capture_output=True, text=True)
     sources = engine_sources(target.stdout.partition("-")[0])
-    sources[Path(__file__).with_name("selftest.cpp")] = []
+    for source in sorted(Path(__file__).parent.glob("selftest*.cpp")):
+        sources[source] = []
     running = []
     for source, flags in sources.items():
         command = [compiler, *FLAGS, *flags, "-c", str(source), "-o", f"{folder / source.stem}.o"]
@@ -75,7 +78,7 @@ def test_every_set_of_this_processor(tmp_path: Path) -> None:
     sets = lines[0].removeprefix("sets: ").split()
     assert sets[-1] == "generic"
     for name in sets:  # every set really went through every part
-        for part in ("quantize_groups", "quantize_fixed", "linear", "conv", "depthwise"):
+        for part in PARTS:
             assert any(line.startswith(f"ok   {name} {part}") for line in lines), (name, part)
     assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
 

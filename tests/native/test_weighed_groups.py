@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_cases import SETS, instruction_set, needs_engine, torch_threads
+from engine_cases import SETS, instruction_set, needs_engine, torch_threads, weighed_losses
 
 from codtdq.errors import UnsupportedError
 from codtdq.layers.engine_forms import engine_values
@@ -25,26 +25,15 @@ def noise(*shape, seed=0):
     return x
 
 
-def losses(scheme, x_hat, x):
-    """Loss of every value's group, as the method counts it."""
-    loss = (x_hat - x).square() * (1 + scheme.zero_weight * (x_hat == 0))
-    lines = loss if not scheme.along_pixels else loss.transpose(1, 2)
-    size = min(scheme.group, lines.shape[-1])
-    short = -lines.shape[-1] % size
-    padded = torch.nn.functional.pad(lines, (0, short), mode="replicate") if short else lines
-    sums = (
-        padded.unflatten(-1, (-1, size)).sum(-1, keepdim=True).expand(*padded.shape[:-1], -1, size)
-    )
-    each = sums.flatten(-2)[..., : lines.shape[-1]]
-    return each if not scheme.along_pixels else each.transpose(1, 2)
-
-
 def agree(scheme, x):
     """Equal values; only groups whose two best candidates tie may differ, and those are few."""
     found, plain = scheme(x), scheme.plain(x)
     differ = found != plain
     if differ.any():
-        ours, theirs = losses(scheme, found, x)[differ], losses(scheme, plain, x)[differ]
+        ours, theirs = (
+            weighed_losses(scheme, found, x)[differ],
+            weighed_losses(scheme, plain, x)[differ],
+        )
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=0)
         assert differ.float().mean() < 1e-3 or x.numel() < 5000
     return found
