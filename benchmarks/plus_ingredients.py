@@ -1,10 +1,11 @@
-"""What each ingredient of cod-tdq-plus is worth: left out in turn, and alone on bare token groups.
+"""What each ingredient of cod-tdq-plus is worth: left out in turn, and added alone to cod-tdq.
 
 Agreement with the float masks (mean absolute difference of probabilities, and the overlap of the
 masks) and the S-measure, on images of camosynth/val: no test image is seen. One JSON line per
-setting as it is done; `--stress` plants outlier channels first.
+setting as it is done; `--stress` plants outlier channels first; `--out FILE` keeps the lines and
+skips settings that it holds already.
 
-    python benchmarks/plus_ingredients.py --models cfrn-small --calibration 32 --images 48
+    python benchmarks/plus_ingredients.py --calibration 32 --images 96 --out rows.jsonl
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -24,34 +27,43 @@ from codtdq.evaluation import CalibrationImages, evaluate
 from codtdq.evaluation.predict import mask_logits
 from codtdq.methods import apply_method
 
-WITHOUT = {
-    "zero-points": {"token_zero": "none", "pixel_zero": "none"},
-    "pixel groups": {"pixel_groups": False},
-    "weighed ranges": {"trials": 1},
-    "equalised norms": {"equalize": False},
-    "transforms": {"transforms": []},
-    "ridge-shifted target": {"ridges": []},
-    "compensation": {"compensate": False},
-    "coordinate descent": {"sweeps": 0},
-    "compensation and descent": {"compensate": False, "sweeps": 0},
-    "bias correction": {"correct_bias": False},
-}
-BARE = {name: value for part in WITHOUT.values() for name, value in part.items()}
-FULL = {
-    "token_zero": "inside", "pixel_zero": "inside",
-    "pixel_groups": True, "trials": 4, "equalize": True,
-    "transforms": ["shift", "scale", "order", "hadamard"], "ridges": [0.01, 0.05, 0.3],
-    "compensate": True, "sweeps": 2, "correct_bias": True,
+# ingredient -> (fields without it, fields with it)
+INGREDIENTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "zero-points": (
+        {"token_zero": "none", "pixel_zero": "none"},
+        {"token_zero": "inside", "pixel_zero": "inside"},
+    ),
+    "pixel groups": ({"pixel_groups": False}, {"pixel_groups": True}),
+    "weighed ranges": ({"trials": 1}, {"trials": 4}),
+    "equalised norms": ({"equalize": False}, {"equalize": True}),
+    "transforms": ({"transforms": []}, {"transforms": ["shift", "scale", "order", "hadamard"]}),
+    "weight groups": ({"weight_group": 0}, {"weight_group": 32}),
+    "searched weight scales": ({"search": False}, {"search": True}),
+    "ridge-shifted target": ({"ridges": []}, {"ridges": [0.01, 0.05, 0.3]}),
+    "compensation": ({"compensate": False}, {"compensate": True}),
+    "coordinate descent": ({"sweeps": 0}, {"sweeps": 2}),
+    "compensation and descent": (
+        {"compensate": False, "sweeps": 0}, {"compensate": True, "sweeps": 2},
+    ),
+    "bias correction": ({"correct_bias": False}, {"correct_bias": True}),
 }  # fmt: skip
+# cod-tdq in terms of the same config: its ranges, a weight scale per output, rounding to nearest
+PAPER: dict[str, object] = {"base": "cod-tdq", "everywhere": False}
+for _without, _ in INGREDIENTS.values():
+    PAPER |= _without
 
 
-def settings() -> dict[str, dict[str, object]]:
-    """Label -> changes of the config."""
-    found: dict[str, dict[str, object]] = {"everything": {}}
-    found |= {f"without {name}": dict(part) for name, part in WITHOUT.items()}
-    found["bare token groups"] = dict(BARE)
-    for name, part in WITHOUT.items():
-        found[f"only {name}"] = BARE | {key: FULL[key] for key in part}
+def settings() -> dict[str, tuple[str, dict[str, object]]]:
+    """Label -> method and changes of its config."""
+    plus = "cod-tdq-plus"
+    found: dict[str, tuple[str, dict[str, object]]] = {"everything": (plus, {})}
+    for name, (without, _) in INGREDIENTS.items():
+        found[f"without {name}"] = (plus, without)
+    found["cod-tdq"] = ("cod-tdq", {})
+    found["cod-tdq by the same code"] = (plus, PAPER)
+    found["cod-tdq with token groups everywhere"] = (plus, PAPER | {"everywhere": True})
+    for name, (_, added) in INGREDIENTS.items():
+        found[f"cod-tdq with {name}"] = (plus, PAPER | added)
     return found
 
 
@@ -68,32 +80,47 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=48, help="of camosynth/val")
     parser.add_argument("--stress", action="store_true", help="plant outlier channels")
     parser.add_argument("--only", default="", help="settings whose label contains this text")
+    parser.add_argument("--out", type=Path, help="file of rows; finished ones are skipped")
     args = parser.parse_args()
+    rows = args.out.read_text().splitlines() if args.out and args.out.exists() else []
+    done = {(row["model"], row["stress"], row["setting"]) for row in map(json.loads, rows)}
     for name in args.models.split(","):
-        model = codtdq.create_model(name).eval()
-        calib = open_dataset("camosynth/calib", limit=args.calibration)
-        data = CalibrationImages(model, calib, count=args.calibration, batch_size=8)
-        val = open_dataset("camosynth/val", limit=args.images)
-        batches = list(CalibrationImages(model, val, count=args.images, batch_size=8))
-        wanted, best = probabilities(model, model, batches), evaluate(model, val).metrics["S"]
-        start = plant_outliers(model, next(iter(data))) if args.stress else model
-        for label, changes in settings().items():
-            if args.only not in label:
-                continue
-            before = time.process_time()
-            quantized = apply_method(start, "cod-tdq-plus", data, changes=changes)
-            seconds = time.process_time() - before
-            found = probabilities(quantized, model, batches)
-            both, either = (found > 0.5) & (wanted > 0.5), (found > 0.5) | (wanted > 0.5)
-            row = {
-                "model": name, "stress": args.stress, "setting": label,
-                "difference": round(float((found - wanted).abs().mean()), 5),
-                "overlap": round(float(both.sum() / either.sum()), 4),
-                "S": round(evaluate(quantized, val).metrics["S"], 4), "S_float": round(best, 4),
-                "bits": quantized.method_record.bits, "calibration_seconds": round(seconds, 1),
-            }  # fmt: skip
-            sys.stdout.write(json.dumps(row) + "\n")
+        wanted = {label: what for label, what in settings().items() if args.only in label}
+        for row in measure(
+            name, args, {k: w for k, w in wanted.items() if (name, args.stress, k) not in done}
+        ):
+            line = json.dumps(row) + "\n"
+            sys.stdout.write(line)
             sys.stdout.flush()
+            if args.out:
+                with args.out.open("a") as file:
+                    file.write(line)
+
+
+def measure(
+    name: str, args: argparse.Namespace, wanted: dict[str, tuple[str, dict[str, object]]]
+) -> Iterator[dict[str, object]]:
+    """Rows of one model."""
+    model = codtdq.create_model(name).eval()
+    calib = open_dataset("camosynth/calib", limit=args.calibration)
+    data = CalibrationImages(model, calib, count=args.calibration, batch_size=8)
+    val = open_dataset("camosynth/val", limit=args.images)
+    batches = list(CalibrationImages(model, val, count=args.images, batch_size=8))
+    masks, best = probabilities(model, model, batches), evaluate(model, val).metrics["S"]
+    start = plant_outliers(model, next(iter(data))) if args.stress else model
+    for label, (method, changes) in wanted.items():
+        before = time.process_time()
+        quantized = apply_method(start, method, data, changes=changes)
+        seconds = time.process_time() - before
+        found = probabilities(quantized, model, batches)
+        both, either = (found > 0.5) & (masks > 0.5), (found > 0.5) | (masks > 0.5)
+        yield {
+            "model": name, "stress": args.stress, "setting": label,
+            "difference": round(float((found - masks).abs().mean()), 5),
+            "overlap": round(float(both.sum() / either.sum()), 4),
+            "S": round(evaluate(quantized, val).metrics["S"], 4), "S_float": round(best, 4),
+            "bits": quantized.method_record.bits, "calibration_seconds": round(seconds, 1),
+        }  # fmt: skip
 
 
 if __name__ == "__main__":

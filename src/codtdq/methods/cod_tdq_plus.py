@@ -11,11 +11,14 @@ One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 - norms rescaled so that no channel sticks out (`equalize`, `exponents`): cancels outlier channels;
 - a transform per operator, kept only if it lowers the error on held-out rows (`transforms`,
   `margin`): channel means, scales, channel order, a 32-point Hadamard rotation;
-- weights in groups of 32 per tap, E4M3 scales (`weight_group`): 4 + 8/32 bits. Operators are
-  settled in running order, each against the inputs that the quantized network gives it and the
-  outputs that the float network wants (`sequence`, `lockstep`): a ridge-shifted target (`ridges`,
-  by held-out images), rounding that compensates its errors (`compensate`), coordinate descent
-  over codes and scales (`sweeps`), and the bias last (`correct_bias`).
+- weights in groups of 32 per tap, E4M3 scales (`weight_group`, `search`): 4 + 8/32 bits.
+  Operators are settled in running order, each against the inputs that the quantized network gives
+  it and the outputs that the float network wants (`sequence`, `lockstep`): a ridge-shifted target
+  (`ridges`, by held-out images), rounding that compensates its errors (`compensate`), coordinate
+  descent over codes and scales (`sweeps`), and the bias last (`correct_bias`).
+
+`base` puts the ranges of a preset underneath, so that one ingredient can be added to the paper's
+method at a time (`base_ranges`).
 
 Products stay in the form of integer engines: y = sum over groups of s_x s_w (sum q_x q_w - z_x sum
 q_w), all codes 4 bits wide. Scales, shifts and orders fold into the operator before, or are applied
@@ -27,12 +30,13 @@ float weight as target and its own bias: a fit to one call need not suit the oth
 
 Settings were chosen on 24 images of camosynth/val by the agreement with the float masks, after 16
 calibration images; test splits were looked at once, for confirmation. The script
-`benchmarks/plus_ingredients.py` repeats the choice: each ingredient left out, and each alone.
+`benchmarks/plus_ingredients.py` shows what each is worth: left out, and alone on cod-tdq.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +48,7 @@ from codtdq.layers.weight_stores import FloatWeight
 from codtdq.methods.block_state import fingerprint
 from codtdq.methods.collect import InputStats, collect_inputs
 from codtdq.methods.folding import norm_groups
+from codtdq.methods.plus.base_ranges import GROUPED, ProjectedRanges, base_specs
 from codtdq.methods.plus.choosing import KINDS, choose_transform
 from codtdq.methods.plus.equalize import equalize_norm
 from codtdq.methods.plus.grid import ZERO_POINTS
@@ -57,6 +62,7 @@ from codtdq.methods.plus.transforms import Transform, Transformed
 from codtdq.methods.plus.weight_groups import FEW_CHANNELS
 from codtdq.methods.registry import OWN, MethodConfig, register_method
 from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.quantizer import ActivationSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +70,10 @@ class PlusConfig(MethodConfig):
     """Every ingredient has its switch."""
 
     group: int = 32  # channels of a token, or pixels of a channel, that share a grid
-    weight_group: int = 32
+    base: str = ""  # a preset whose ranges stay where no ingredient replaces them; "": none stay
+    everywhere: bool = True  # False: shared ranges of the base stay shared
+    weight_group: int = 32  # 0: one scale per output
+    search: bool = True  # scales of weights by their error; False: the least that clips nothing
     token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
     pixel_zero: str = "inside"  # of pixel groups
     pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
@@ -119,7 +128,7 @@ def cod_tdq_plus(bench: Workbench) -> None:
     if config.weight_bits is not None:
         settings = LayerSettings(
             config.weight_bits, config.weight_group, config.compensate, config.sweeps,
-            tuple(config.ridges), config.correct_bias,
+            tuple(config.ridges), config.correct_bias, config.search,
         )  # fmt: skip
         facts = settle_in_order(bench, floating, settings, config.images, files)
     bench.notes.update(chosen)
@@ -130,9 +139,10 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     """Fold norms, choose each operator's transform, install its input quantizer."""
     config: PlusConfig = bench.config
     rows = {name: stat.rows for name, stat in stats.items()}
+    base = base_specs(bench, config.base) if config.base else {}
 
     def scheme(site: MethodSite) -> InputQuantizer | None:
-        return input_scheme(site, stats[site.name], config)
+        return input_scheme(site, stats[site.name], config, base.get(site.name))
 
     folded: dict[str, list[str]] = {}
     for norm, readers in norm_groups(bench).items() if config.equalize else ():
@@ -161,8 +171,10 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     return {"folded": folded, "transforms": used}
 
 
-def input_scheme(site: MethodSite, stat: InputStats, config: PlusConfig) -> InputQuantizer | None:
-    """What quantizes the input of a site; None: it stays float."""
+def input_scheme(
+    site: MethodSite, stat: InputStats, config: PlusConfig, base: ActivationSpec | None = None
+) -> InputQuantizer | None:
+    """What quantizes the input of a site; None: it stays float. base: a preset's wish for it."""
     if site.act_bits is None:
         return None
     if site.role == "first":
@@ -173,6 +185,11 @@ def input_scheme(site: MethodSite, stat: InputStats, config: PlusConfig) -> Inpu
         and site.kind != "linear"
         and (site.kind == "depthwise" or site.channels < FEW_CHANNELS)
     )
+    if base is not None and not pixels:
+        shared = base.mode != GROUPED and not config.everywhere
+        if shared or (config.trials == 1 and config.token_zero == "none"):
+            mode = base.mode if shared else GROUPED
+            return ProjectedRanges(**dataclasses.asdict(base) | {"mode": mode})
     scheme = PixelGroups if pixels else TokenGroups
     return scheme(
         site.act_bits, config.group, config.trials, config.zero_weight,

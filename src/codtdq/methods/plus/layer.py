@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from codtdq.layers.weight_stores import WeightStore
 from codtdq.methods.plus.moments import DAMPING, Moments
 from codtdq.methods.plus.rounding import (
+    FACTORS,
     compensated_codes,
     nearest_codes,
     refine,
@@ -28,6 +29,7 @@ class LayerSettings:
     sweeps: int = 2  # of coordinate descent
     ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # of shifted targets; empty: the weight itself
     correct_bias: bool = True
+    search: bool = True  # scales by their error; else the least that clips nothing
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,10 @@ def settle(
     hessian = problem.damped(DAMPING if ridge is None else max(ridge, DAMPING / 10))
     index = group_index(weight.shape, settings.group)
     importance = hessian.diagonal(dim1=1, dim2=2)
-    scales, scale_format = search_scales(target, importance, index, settings.bits)
+    scales, scale_format = search_scales(
+        target, importance, index, settings.bits, signed=settings.search,
+        factors=FACTORS if settings.search else (1.0,),
+    )  # fmt: skip
     if settings.compensate:
         rounded = compensated_codes(target, hessian, scales, index, settings.bits)
     else:

@@ -64,7 +64,7 @@ class Scorer:
         x_hat = x if inputs is None else inputs(x.unsqueeze(0)).squeeze(0)
         w_hat = weight
         if site.weight_bits is not None:
-            index = torch.arange(weight.shape[1]) // self._group
+            index = torch.arange(weight.shape[1]) // (self._group or weight.shape[1])
             power = x.square().mean(0, keepdim=True)
             scales, _ = search_scales(
                 weight[None], power, index, site.weight_bits, factors=_FACTORS

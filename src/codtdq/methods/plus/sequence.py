@@ -6,6 +6,7 @@ One lane in four is held out: it chooses the ridge, and the errors in the record
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -129,9 +130,7 @@ def _taps(module: nn.Module) -> tuple[int, ...]:
 
 
 def _unfitted(settings: LayerSettings) -> LayerSettings:
-    return LayerSettings(
-        settings.bits, settings.group, settings.compensate, settings.sweeps, (), False
-    )
+    return dataclasses.replace(settings, ridges=(), correct_bias=False)
 
 
 def _install(bench: Workbench, site: MethodSite, store: Any, bias: Tensor | None) -> None:

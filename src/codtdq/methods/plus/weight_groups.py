@@ -28,8 +28,10 @@ _SMALLEST = 2.0**-9
 
 
 def group_index(shape: torch.Size, group: int) -> Tensor:
-    """Group of every column [K] of the rows of a weight [O, C, *taps]."""
+    """Group of every column [K] of the rows of a weight [O, C, *taps]; group 0: the whole row."""
     channels, taps = shape[1], math.prod(shape[2:])
+    if not group:
+        return torch.zeros(channels * taps, dtype=torch.long)
     if channels < FEW_CHANNELS:
         return torch.arange(channels * taps) // group
     per_tap = torch.arange(channels) // group
@@ -105,7 +107,8 @@ class GroupedWeight(WeightStore):
     def engine_form(self) -> EngineWeight | None:
         """Codes and scales tap by tap; None where a group spans taps, or a code a nibble."""
         channels, taps = self.shape[1], math.prod(self.shape[2:])
-        if self.code_bits > NIBBLE_BITS or (channels < FEW_CHANNELS and taps > 1):
+        across = channels < FEW_CHANNELS and taps > 1
+        if self.code_bits > NIBBLE_BITS or across or not self.group:
             return None
         codes = self._codes().to(torch.int8).reshape(self.shape[0], taps, channels)
         return EngineWeight(codes, self._scales(), self.group)
