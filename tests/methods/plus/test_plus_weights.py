@@ -174,11 +174,15 @@ def test_settling_uses_the_quantized_inputs():
     weight = torch.randn(8, 32)
     x = torch.randn(1, 4000, 32)
     y = x @ weight.T + 1.0
-    fit, held = moments_of(x[:, :3000] / 2, y[:, :3000]), moments_of(x[:, 3000:] / 2, y[:, 3000:])
-    settings = LayerSettings(4, ridges=(0.001, 0.1))
-    result = settle(weight, None, 1, fit, held, settings)
+
+    def settled(settings):
+        fit = moments_of(x[:, :3000] / 2, y[:, :3000])
+        held = moments_of(x[:, 3000:] / 2, y[:, 3000:])
+        return settle(weight, None, 1, fit, held, settings)
+
+    result = settled(LayerSettings(4, ridges=(0.001, 0.1)))
     assert result.ridge == 0.001 and result.error < 0.05 * result.float_error
     assert torch.allclose(result.bias, torch.ones(8), atol=0.3)
-    literal = settle(weight, None, 1, fit, held, LayerSettings(4, ridges=(), correct_bias=False))
+    literal = settled(LayerSettings(4, ridges=(), correct_bias=False))
     assert literal.ridge is None and literal.bias is None
     assert literal.error == pytest.approx(literal.float_error, rel=0.2)

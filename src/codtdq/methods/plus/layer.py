@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.layers.weight_stores import WeightStore
-from codtdq.methods.plus.moments import DAMPING, Moments
+from codtdq.methods.plus.moments import DAMPING, Moments, Problem
 from codtdq.methods.plus.rounding import (
     FACTORS,
     compensated_codes,
@@ -47,16 +47,25 @@ def settle(
     weight: Tensor, bias: Tensor | None, groups: int, fit: Moments, held: Moments | None,
     settings: LayerSettings,
 ) -> Settled:  # fmt: skip
-    """Quantize a weight [O, C, *taps] of an operator with `groups` groups."""
+    """Quantize a weight [O, C, *taps] of an operator with `groups` groups.
+
+    The moments are used up: of a wide convolution's [K, K] there is no room for many.
+    """
     rows = weight_rows(weight).float()
     blocks = rows.reshape(groups, -1, rows.shape[1])
     fixed = None
     if not settings.correct_bias:
         own = torch.zeros(weight.shape[0]) if bias is None else bias.float()
         fixed = own.reshape(groups, -1)
-    ridge = choose_ridge(blocks, fit, held, fixed, settings.ridges)
-    everything = fit if held is None else fit.plus(held)
-    problem = everything.problem(fixed)
+    unseen = held.problem(fixed) if held is not None and held.rows else None
+    ridge = None
+    if unseen is not None and settings.ridges:
+        ridge = choose_ridge(blocks, fit.problem(fixed), unseen, settings.ridges)
+    if held is not None:
+        fit.absorb(held)
+        held.clear()
+    problem = fit.problem(fixed)
+    fit.clear()
     target = blocks if ridge is None else problem.ridge(blocks, ridge)
     hessian = problem.damped(DAMPING if ridge is None else max(ridge, DAMPING / 10))
     index = group_index(weight.shape, settings.group)
@@ -76,18 +85,14 @@ def settle(
     )  # fmt: skip
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
-    judge = problem if held is None else held.problem(fixed)
+    judge = unseen or problem
     return Settled(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
 
 
 def choose_ridge(
-    blocks: Tensor, fit: Moments, held: Moments | None, fixed: Tensor | None,
-    ridges: tuple[float, ...],
-) -> float | None:  # fmt: skip
+    blocks: Tensor, known: Problem, unseen: Problem, ridges: tuple[float, ...]
+) -> float | None:
     """The ridge whose target has the least error on held-out images; None: the weight itself."""
-    if held is None or not held.rows or not ridges:
-        return None
-    known, unseen = fit.problem(fixed), held.problem(fixed)
     best, error = None, unseen.error(blocks)
     for ridge in ridges:
         found = unseen.error(known.ridge(blocks, ridge))

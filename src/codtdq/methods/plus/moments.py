@@ -48,29 +48,34 @@ class Moments:
         self.y += y.sum(1)
         self.yy += y.square().sum(1)
 
-    def plus(self, other: Moments) -> Moments:
-        """The sums of both, which have the same origin."""
-        total = Moments(self.origin_x, self.origin_y)
-        total.rows = self.rows + other.rows
+    def absorb(self, other: Moments) -> None:
+        """Take in the sums of another, which has the same origin."""
+        self.rows += other.rows
         for name in ("xx", "xy", "x", "y", "yy"):
-            setattr(total, name, getattr(self, name) + getattr(other, name))
-        return total
+            getattr(self, name).add_(getattr(other, name))
+
+    def clear(self) -> None:
+        """Let go of the large sums."""
+        self.xx = self.xy = torch.zeros(0)
 
     def problem(self, bias: Tensor | None) -> Problem:
         """The layer problem per row: with a free bias (None), or with a fixed one [G, O]."""
         count = max(self.rows, 1)
         x, y = self.x / count, self.y / count
-        xx = self.xx / count - _outer(x, x)
-        xy = self.xy / count - _outer(x, y)
+        # in place: of a wide convolution's [K, K] there is no room for many
+        xx = _add_outer(self.xx / count, -x, x)
+        xy = _add_outer(self.xy / count, -x, y)
         yy = (self.yy / count - y.square()).clamp(min=0)
         x, y = x + self.origin_x, y + self.origin_y
         if bias is not None:
-            xx, xy, yy = xx + _outer(x, x), xy + _outer(x, y - bias), yy + (y - bias).square()
+            xx, xy = _add_outer(xx, x, x), _add_outer(xy, x, y - bias)
+            yy = yy + (y - bias).square()
         return Problem(xx, xy, yy, x, y)
 
 
-def _outer(a: Tensor, b: Tensor) -> Tensor:
-    return a.unsqueeze(2) * b.unsqueeze(1)
+def _add_outer(matrix: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The matrix [G, I, J] after a [G, I] b [G, J] was added to it."""
+    return matrix.baddbmm_(a.unsqueeze(2), b.unsqueeze(1))
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,9 @@ class Problem:
 
     def damped(self, share: float) -> Tensor:
         """H with `share` of the mean diagonal added to it."""
-        eye = torch.eye(self.xx.shape[-1])
-        return self.xx + share * self.level() * eye
+        found = self.xx.clone()
+        found.diagonal(dim1=1, dim2=2).add_(share * self.level().squeeze(2))
+        return found
 
     def ridge(self, weight: Tensor, share: float) -> Tensor:
         """The argmin of error(W') + share * mean diagonal * |W' - W|^2: the shifted target W*."""
@@ -112,7 +118,8 @@ class Problem:
 def cholesky(matrix: Tensor) -> Tensor:
     """The lower factor [G, K, K]; float64 where float32 sums are too rough for float32."""
     lower, failed = torch.linalg.cholesky_ex(matrix)
-    if bool(failed.any()) or not bool(lower.isfinite().all()):
+    # what is not finite reaches the diagonal: its sums go over whole rows
+    if bool(failed.any()) or not bool(lower.diagonal(dim1=1, dim2=2).isfinite().all()):
         lower = torch.linalg.cholesky(matrix.double()).to(matrix.dtype)
     return lower
 

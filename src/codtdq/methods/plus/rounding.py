@@ -91,25 +91,31 @@ def nearest_codes(weight: Tensor, scales: Tensor, index: Tensor, bits: int) -> R
 def compensated_codes(
     weight: Tensor, hessian: Tensor, scales: Tensor, index: Tensor, bits: int
 ) -> Rounded:
-    """Round the columns one by one, moving errors onto those that are still to come."""
-    batch, _, columns = weight.shape
-    order = hessian.diagonal(dim1=1, dim2=2).mean(0).argsort(descending=True)
-    left = weight[..., order].clone()
-    step = scales[..., index][..., order]
-    upper = _inverse_factor(hessian[:, order][:, :, order])
-    codes = torch.zeros_like(left)
-    for start in range(0, columns, BLOCK):
-        stop = min(start + BLOCK, columns)
-        errors = left.new_zeros(batch, left.shape[1], stop - start)
-        for k in range(start, stop):
-            column = left[..., k]
-            codes[..., k] = _encode(column, step[..., k], bits)
-            pivot = upper[:, k, k].unsqueeze(-1)
-            error = (column - codes[..., k] * step[..., k]) / pivot
-            left[..., k:stop] -= error.unsqueeze(-1) * upper[:, k, k:stop].unsqueeze(1)
-            errors[..., k - start] = error
-        left[..., stop:] -= errors @ upper[:, start:stop, stop:]
-    return Rounded(codes[..., order.argsort()], scales, index)
+    """Round the columns one by one, each with the errors of those before it moved onto it.
+
+    With H = M M^T, M lower triangular, the error e H e^T of a row is the sum over i of
+    M_ii^2 (e_i + sum over j > i of e_j M_ji / M_ii)^2. Taken from the last column to the first,
+    every term is made as small as rounding allows. This is GPTQ without the inverse of H: its
+    updates are the same numbers (Chee et al., QuIP, NeurIPS 2023).
+    """
+    columns = weight.shape[2]
+    order = hessian.diagonal(dim1=1, dim2=2).mean(0).argsort()  # the largest H_kk comes last
+    lower = cholesky(hessian[:, order][:, :, order])
+    wanted = weight[..., order].mT.contiguous()  # [G, K, O]: a column is a run in memory
+    step = scales[..., index[order]].mT.contiguous()
+    codes, errors = torch.empty_like(wanted), torch.empty_like(wanted)
+    pivots = lower.diagonal(dim1=1, dim2=2).unsqueeze(1)  # [G, 1, K]
+    for stop in range(columns, 0, -BLOCK):
+        start = max(0, stop - BLOCK)
+        share = lower[:, start:, start:stop] / pivots[..., start:stop]
+        moved = share[:, stop - start :].mT @ errors[:, stop:]
+        for k in range(stop - 1, start - 1, -1):
+            at = k - start
+            inside = share[:, at + 1 : stop - start, at].unsqueeze(1) @ errors[:, k + 1 : stop]
+            column = wanted[:, k] + moved[:, at] + inside[:, 0]
+            codes[:, k] = _encode(column, step[:, k], bits)
+            errors[:, k] = wanted[:, k] - codes[:, k] * step[:, k]
+    return Rounded(codes[:, order.argsort()].mT.contiguous(), scales, index)
 
 
 def refine(
@@ -117,14 +123,14 @@ def refine(
     sweeps: int,
 ) -> Rounded:  # fmt: skip
     """Coordinate descent over codes and scales, `sweeps` times."""
-    codes, scales = rounded.codes.clone(), rounded.scales.clone()
     index = rounded.index
+    codes, scales = rounded.codes.mT.contiguous(), rounded.scales.mT.contiguous()
     for _ in range(sweeps):
-        step = scales[..., index]
-        pull = (codes * step - weight) @ hessian  # half the gradient of the error
+        step = scales[:, index]
+        pull = hessian @ (codes * step - weight.mT)  # [G, K, O]: half the gradient of the error
         _descend_codes(codes, step, pull, hessian, bits)
         _descend_scales(codes, scales, pull, hessian, index, scale_format)
-    return Rounded(codes, scales, index)
+    return Rounded(codes.mT.contiguous(), scales.mT.contiguous(), index)
 
 
 def quadratic_error(values: Tensor, weight: Tensor, hessian: Tensor) -> float:
@@ -134,51 +140,44 @@ def quadratic_error(values: Tensor, weight: Tensor, hessian: Tensor) -> float:
 
 
 def _descend_codes(codes: Tensor, step: Tensor, pull: Tensor, hessian: Tensor, bits: int) -> None:
-    columns = codes.shape[-1]
+    """Give every code [G, K, O] its best value in turn; `pull` follows."""
+    columns = codes.shape[1]
     diagonal = hessian.diagonal(dim1=1, dim2=2).clamp(min=1e-30)
     for start in range(0, columns, BLOCK):
         stop = min(start + BLOCK, columns)
-        local = pull[..., start:stop].clone()
-        moves = torch.zeros_like(local)
-        inside = hessian[:, start:stop, start:stop]
+        moves = torch.empty_like(codes[:, start:stop])
         for k in range(start, stop):
             at = k - start
-            size = step[..., k]
-            wanted = codes[..., k] * size - local[..., at] / diagonal[:, k].unsqueeze(-1)
-            new = _encode(wanted, size, bits)
-            move = (new - codes[..., k]) * size
-            codes[..., k] = new
-            moves[..., at] = move
-            local += move.unsqueeze(-1) * inside[:, at].unsqueeze(1)
-        pull += moves @ hessian[:, start:stop]
+            inside = hessian[:, k, start:k].unsqueeze(1) @ moves[:, :at]
+            size = step[:, k]
+            local = pull[:, k] + inside[:, 0]
+            new = _encode(codes[:, k] * size - local / diagonal[:, k, None], size, bits)
+            moves[:, at] = (new - codes[:, k]) * size
+            codes[:, k] = new
+        pull += hessian[:, :, start:stop] @ moves
 
 
 def _descend_scales(
     codes: Tensor, scales: Tensor, pull: Tensor, hessian: Tensor, index: Tensor,
     scale_format: ScaleFormat,
 ) -> None:  # fmt: skip
-    for group in range(scales.shape[-1]):
-        columns = (index == group).nonzero().flatten()
-        start, stop = int(columns[0]), int(columns[-1]) + 1  # groups are runs of columns
-        part = codes[..., start:stop]
-        slope = (part * pull[..., start:stop]).sum(-1)
-        bend = ((part @ hessian[:, start:stop, start:stop]) * part).sum(-1)
-        change = scale_format.round(scales[..., group] - slope / bend.clamp(min=1e-30))
-        change = change - scales[..., group]
+    """Give every scale [G, groups, O] its best value in turn; `pull` follows for later groups."""
+    ends = torch.bincount(index).cumsum(0).tolist()  # groups are runs of columns
+    for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        part = codes[:, start:stop]
+        slope = (part * pull[:, start:stop]).sum(1)
+        bend = ((hessian[:, start:stop, start:stop] @ part) * part).sum(1)
+        change = scale_format.round(scales[:, group] - slope / bend.clamp(min=1e-30))
+        change = change - scales[:, group]
         # the scale that can be stored is not the optimum: it must still be an improvement
         gain = 2 * change * slope + change.square() * bend
         change = torch.where((gain < 0) & (bend > 0), change, torch.zeros_like(change))
-        scales[..., group] += change
-        pull += (change.unsqueeze(-1) * part) @ hessian[:, start:stop]
+        scales[:, group] += change
+        pull[:, stop:] += hessian[:, stop:, start:stop] @ (change.unsqueeze(1) * part)
 
 
 def _encode(weight: Tensor, step: Tensor, bits: int) -> Tensor:
     return encode_shifted(weight, step, torch.zeros_like(step), *code_limits(bits, True))
-
-
-def _inverse_factor(hessian: Tensor) -> Tensor:
-    """Upper U [G, K, K] with H^-1 = U^T U."""
-    return cholesky(torch.cholesky_inverse(cholesky(hessian))).mT
 
 
 def _places(index: Tensor) -> Tensor:
