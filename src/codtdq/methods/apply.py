@@ -78,6 +78,7 @@ def apply_method(
         seed=seed,
         budget=budget,
         state_dir=None if state_dir is None else Path(state_dir),
+        original=model,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -35,7 +35,6 @@ calibration images; test splits were looked at once, for confirmation. The scrip
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
@@ -121,9 +120,10 @@ def cod_tdq_plus(bench: Workbench) -> None:
     if bench.state_dir is not None:
         key = fingerprint(bench, bench.batches(config.images), {"method": "cod-tdq-plus"})
         files = SettledFiles(bench.state_dir, key)
-    floating = copy.deepcopy(bench.model)
+    floating = bench.floating()
     stats = collect_inputs(bench, images=config.images)
     chosen = choose_all(bench, stats)
+    stats.clear()  # rows of every operator: room for the images in lockstep
     facts: dict[str, Any] = {}
     if config.weight_bits is not None:
         settings = LayerSettings(

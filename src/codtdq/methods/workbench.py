@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -54,6 +55,17 @@ class Workbench:
     state_dir: Path | None = None  # for resumable state, if the caller wants it
     steps: int = 0  # optimisation steps done, reported with the result
     notes: dict[str, Any] = field(default_factory=dict)  # facts for the record, JSON-ready
+    original: nn.Module | None = None  # the caller's model, never to be changed
+
+    def floating(self) -> nn.Module:
+        """The model in float as it was given, in eval mode; to be asked for before any change.
+
+        Its parameters are those of the caller's model, not copies: a large network fits once more
+        into memory, or it does not.
+        """
+        source = self.model if self.original is None else self.original
+        tensors = [] if self.original is None else [*source.parameters(), *source.buffers()]
+        return copy.deepcopy(source, {id(tensor): tensor for tensor in tensors}).eval()
 
     @cached_property
     def graph(self) -> ModelGraph:

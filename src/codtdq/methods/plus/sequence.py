@@ -7,12 +7,14 @@ One lane in four is held out: it chooses the ridge, and the errors in the record
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from codtdq.layers.simulated import SimOperator, input_tokens
+from codtdq.memory import give_back
 from codtdq.methods.plus.layer import LayerSettings, set_bias, settle
 from codtdq.methods.plus.lockstep import Lockstep
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
@@ -25,6 +27,7 @@ ALL_PIXELS = 128 * 256 * 256  # of all images: their living tensors stay in memo
 LANES = 4  # at least, where there are so many images
 HELD_OUT = 4  # one lane in so many
 ROWS, ROWS_PER_COLUMN = 8192, 16  # of one operator: at most the larger of both
+WIDE = 2048  # columns K of a weight whose matrices [K, K] count in memory
 
 
 def settle_in_order(
@@ -51,6 +54,8 @@ def settle_in_order(
         Lockstep(floating, bench.model, list(sites), batches) as lanes,
     ):
         for name in lanes.stops():
+            if _columns(sites[name]) >= WIDE:
+                give_back()  # room for matrices [K, K]
             fact = _settle_site(bench, sites[name], lanes.pairs(name), settings, files)
             facts[name] = fact
             bar.step(note=name)
@@ -100,7 +105,7 @@ def gather(
     """Moments of a site's data: of the lanes to fit, and of those held out (None: too few)."""
     module = site.module
     assert isinstance(module, SimOperator)
-    columns = module.weight_store.shape[1:].numel()
+    columns = _columns(site)
     share = max(1, max(ROWS, ROWS_PER_COLUMN * columns) // len(pairs))
     sums: list[Moments] = []
     for lane, (x, y) in enumerate(pairs):
@@ -123,6 +128,10 @@ def _rows(module: SimOperator, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(module, nn.Linear) and x.ndim == len(_taps(module)) + 1:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     return input_rows(module, x_hat, x.shape), output_rows(module, y)
+
+
+def _columns(site: MethodSite) -> int:
+    return math.prod(site.weight.shape[1:])
 
 
 def _taps(module: nn.Module) -> tuple[int, ...]:
