@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from codtdq.api import load, preset, quantize
@@ -14,6 +15,7 @@ from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
 from codtdq.methods import apply_method, method_info
+from codtdq.methods.outline import Outline, outline
 from codtdq.models import create_model, list_models, model_info
 from codtdq.planning import QuantConfig
 from codtdq.planning.config import read_json
@@ -108,6 +110,12 @@ def method_for(
         model, method, calibration, seed=seed, budget=budget, changes=_changes(changes),
         state_dir=state_dir,
     )  # fmt: skip
+
+
+def outline_for(model: nn.Module, method: str, changes: Sequence[str] = ()) -> Outline:
+    """What a method would do to a model of the registry, with `FIELD=JSON` changes."""
+    size = int(model.info.input_size)  # type: ignore[union-attr, arg-type]
+    return outline(model, method, torch.zeros(1, 3, size, size), _changes(changes))
 
 
 def _changes(texts: Sequence[str]) -> dict[str, object]:

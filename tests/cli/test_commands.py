@@ -68,6 +68,18 @@ def test_plan_prints_the_api_plan(run):
     assert data["backend"]["name"] in ("cpu", "reference") and data["backend"]["reason"]
 
 
+def test_plan_of_a_method_prints_its_effective_bits(run):
+    code, out, _ = run("plan", *NAMED, "--method", "cod-tdq-plus", "--set", "weight_group=16")
+    data = json.loads(
+        run("plan", *NAMED, "--method", "cod-tdq-plus", "--set", "weight_group=16", "--json")[1]
+    )
+    assert code == 0 and data["config"]["weight_group"] == 16 and len(data["sites"]) == 2
+    assert f"effective     {data['bits']['weight']:.2f} bits per quantized weight" in out
+    assert "\nbackend       " in out and data["backend"]["name"] in ("cpu", "reference")
+    code, _, err = run("plan", *NAMED, "--method", "cod-tdq-plus", "--preset", "w4a4")
+    assert code == 2 and "excludes" in err and "Traceback" not in err
+
+
 def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
     code, out, err = run("quantize", *TINY, "--preset", "cod-tdq", "--out", tmp_path / "packed")
     assert (code, err) == (0, "") and "2 of 2 operators" in out

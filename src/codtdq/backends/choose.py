@@ -176,6 +176,18 @@ def foresee(model: nn.Module, plan: QuantPlan) -> BackendRecord:
     return BackendRecord("cpu", cpu.describe(), native, fallbacks, library.instruction_set())
 
 
+def foresee_operators(model: nn.Module) -> BackendRecord:
+    """What "auto" would do with a quantized model; nothing is packed."""
+    reason = cpu.unavailable(model)
+    if reason is not None:
+        return BackendRecord("reference", reason)
+    operators: dict[str, BackedOperator] = {**quant_operators(model), **sim_operators(model)}
+    obstacles = {name: _obstacle(operator, cpu) for name, operator in operators.items()}
+    fallbacks = {name: why for name, why in obstacles.items() if why is not None}
+    native = tuple(name for name in operators if name not in fallbacks)
+    return BackendRecord("cpu", cpu.describe(), native, fallbacks, library.instruction_set())
+
+
 def backend_of(model: nn.Module) -> BackendRecord | None:
     """The record of a model that was put on a backend."""
     return getattr(model, ATTRIBUTE, None)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from codtdq.cli.common import add_config, add_model, print_json, table, verb
+from codtdq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from codtdq.backends.choose import BackendRecord
+    from codtdq.methods.outline import Outline
 
 
 def register(verbs: Any) -> None:
@@ -16,10 +21,15 @@ def register(verbs: Any) -> None:
     parser.set_defaults(run=run_list)
     parser = verb(
         verbs, "plan", "show what would be quantized, operator by operator",
-        ["", "--model escnet-small --preset w4a4", "--set first_layer=quantize --json"],
+        ["", "--model escnet-small --preset w4a4", "--set first_layer=quantize --json",
+         "--method cod-tdq-plus"],
     )  # fmt: skip
     add_model(parser, packed=False)
     add_config(parser, "cod-tdq", methods=False)
+    parser.add_argument(
+        "--method", metavar="NAME", help="a method whose formats are known beforehand, instead "
+        "of a preset: cod-tdq-plus; --set changes its config",
+    )  # fmt: skip
     parser.set_defaults(run=run_plan)
 
 
@@ -40,9 +50,14 @@ def run_plan(args: argparse.Namespace) -> None:
     from codtdq.api import plan
     from codtdq.backends import foresee
     from codtdq.models import build_model
-    from codtdq.opening import open_config
+    from codtdq.opening import open_config, outline_for
 
     model = build_model(args.model)
+    if args.method is not None:
+        if args.preset or args.config or args.overrides:
+            raise ConfigError("--method excludes --preset, --config and --overrides")
+        _print_outline(args, outline_for(model, args.method, args.set))
+        return
     config = open_config(model, name=args.preset, file=args.config, changes=args.set,
                          overrides=args.overrides, default=args.default_preset)  # fmt: skip
     assert config is not None
@@ -53,6 +68,33 @@ def run_plan(args: argparse.Namespace) -> None:
                     "backend": backend.to_dict()})  # fmt: skip
         return
     print(found)
+    _print_backend(backend)
+
+
+def _print_outline(args: argparse.Namespace, found: Outline) -> None:
+    from codtdq.backends.choose import foresee_operators
+
+    backend = foresee_operators(found.model)
+    if args.json:
+        print_json({"model": args.model, **found.to_dict(), "backend": backend.to_dict()})
+        return
+    print(table(
+        ["operator", "type", "role", "shape", "weights", "activations"],
+        [[row.name, row.type, row.role, "x".join(map(str, row.shape)),
+          f"{row.weights} {row.weight_bits:.2f}", f"{row.activations} {row.act_bits:.2f}"]
+         for row in found.rows],
+    ))  # fmt: skip
+    print(f"\nmethod        {found.method}")
+    print(f"operators     {len(found.rows)} quantized")
+    print(f"size          {found.packed_bytes / 2**20:.2f} MiB of packed weights, "
+          f"{found.fp32_bytes / 2**20:.2f} MiB in FP32")  # fmt: skip
+    print(f"effective     {found.bits['weight']:.2f} bits per quantized weight, "
+          f"{found.bits['activation']:.2f} per quantized activation, scales and zero-points "
+          "included")  # fmt: skip
+    _print_backend(backend)
+
+
+def _print_backend(backend: BackendRecord) -> None:
     native, simulated = len(backend.native), len(backend.fallbacks)
     print(f"backend       {backend.name}: {backend.reason}; {native} native, {simulated} simulated")
     for reason, count in Counter(backend.fallbacks.values()).items():

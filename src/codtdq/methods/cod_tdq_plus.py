@@ -35,74 +35,34 @@ calibration images; test splits were looked at once, for confirmation. The scrip
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from codtdq.errors import ConfigError
-from codtdq.layers.input_quantizers import InputQuantizer, StaticUniform
+from codtdq.layers.input_quantizers import InputQuantizer
 from codtdq.layers.weight_stores import FloatWeight
 from codtdq.methods.block_state import fingerprint
 from codtdq.methods.collect import InputStats, collect_inputs
 from codtdq.methods.folding import norm_groups
-from codtdq.methods.plus.base_ranges import GROUPED, ProjectedRanges, base_specs
-from codtdq.methods.plus.choosing import KINDS, choose_transform
+from codtdq.methods.plus.base_ranges import base_specs
+from codtdq.methods.plus.choosing import choose_transform
+from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.plus.equalize import equalize_norm
-from codtdq.methods.plus.grid import ZERO_POINTS
-from codtdq.methods.plus.grouped_input import TokenGroups
 from codtdq.methods.plus.layer import LayerSettings
-from codtdq.methods.plus.pixel_groups import PixelGroups
+from codtdq.methods.plus.schemes import input_scheme, sketch
 from codtdq.methods.plus.scoring import Scorer
 from codtdq.methods.plus.sequence import settle_in_order
 from codtdq.methods.plus.state import SettledFiles
 from codtdq.methods.plus.transforms import Transform, Transformed
 from codtdq.methods.plus.weight_groups import FEW_CHANNELS
-from codtdq.methods.registry import OWN, MethodConfig, register_method
+from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.quantizer import ActivationSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlusConfig(MethodConfig):
-    """Every ingredient has its switch."""
-
-    group: int = 32  # channels of a token, or pixels of a channel, that share a grid
-    base: str = ""  # a preset whose ranges stay where no ingredient replaces them; "": none stay
-    everywhere: bool = True  # False: shared ranges of the base stay shared
-    weight_group: int = 32  # 0: one scale per output
-    search: bool = True  # scales of weights by their error; False: the least that clips nothing
-    token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
-    pixel_zero: str = "inside"  # of pixel groups
-    pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
-    trials: int = 4  # scales that are weighed per group; 1: plain minimum and maximum
-    zero_weight: float = 0.0  # extra weight of evidence that falls to zero
-    equalize: bool = True  # rescale norms
-    exponents: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
-    transforms: tuple[str, ...] = KINDS  # that operators may choose from
-    margin: float = 0.03  # share of the error by which a transform must win
-    compensate: bool = True  # GPTQ
-    sweeps: int = 2  # of coordinate descent over codes and scales
-    ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # empty: the float weight is the target
-    correct_bias: bool = True
-    images: int = 128
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for kind in self.transforms:
-            if kind not in KINDS:
-                raise ConfigError(f"transform {kind!r} is unknown; accepted: {', '.join(KINDS)}")
-        for name in ("token_zero", "pixel_zero"):
-            if getattr(self, name) not in ZERO_POINTS:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; accepted: {', '.join(ZERO_POINTS)}"
-                )
 
 
 @register_method(
     "cod-tdq-plus",
     config=PlusConfig,
+    sketch=sketch,
     title="COD-TDQ plus",
     source="this project",
     evidence=OWN,
@@ -169,32 +129,6 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
         if not transform.trivial:
             used[site.name] = transform.parts()
     return {"folded": folded, "transforms": used}
-
-
-def input_scheme(
-    site: MethodSite, stat: InputStats, config: PlusConfig, base: ActivationSpec | None = None
-) -> InputQuantizer | None:
-    """What quantizes the input of a site; None: it stays float. base: a preset's wish for it."""
-    if site.act_bits is None:
-        return None
-    if site.role == "first":
-        low, high = stat.low.min().reshape(1), stat.high.max().reshape(1)
-        return StaticUniform.spanning(low, high, site.act_bits)
-    pixels = (
-        config.pixel_groups
-        and site.kind != "linear"
-        and (site.kind == "depthwise" or site.channels < FEW_CHANNELS)
-    )
-    if base is not None and not pixels:
-        shared = base.mode != GROUPED and not config.everywhere
-        if shared or (config.trials == 1 and config.token_zero == "none"):
-            mode = base.mode if shared else GROUPED
-            return ProjectedRanges(**dataclasses.asdict(base) | {"mode": mode})
-    scheme = PixelGroups if pixels else TokenGroups
-    return scheme(
-        site.act_bits, config.group, config.trials, config.zero_weight,
-        config.pixel_zero if pixels else config.token_zero, stat.positions,
-    )  # fmt: skip
 
 
 def install_transform(

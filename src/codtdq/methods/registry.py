@@ -104,6 +104,7 @@ class Method:
     build: Build | None
     preset: str | None = None
     follows_model: bool = True  # whether a preset takes over the modes that a model declares
+    sketch: Build | None = None  # installs the schemes alone; None: they follow from the images
 
 
 _METHODS: dict[str, Method] = {}
@@ -115,12 +116,15 @@ def register_method(
     *,
     config: type[MethodConfig] = MethodConfig,
     settings: Mapping[str, Any] | None = None,
+    sketch: Build | None = None,
     **declaration: Any,
 ) -> Callable[[Build], Build]:
     """Register a function that quantizes the model on its workbench.
 
     config: dataclass of the method's settings; `settings` changes some defaults, so that one
         function can stand under several names (variants).
+    sketch: installs the same schemes with blank weights, after one image of noise: what
+        `codtdq plan` shows. Only for methods whose formats do not depend on the images.
     declaration: the fields of `MethodInfo`.
 
     >>> @register_method("mine", title="Mine", source="us", evidence="this project",
@@ -134,7 +138,8 @@ def register_method(
         if known is not None and getattr(known.build, "__module__", None) != build.__module__:
             raise ConfigError(f"method {name!r} is registered already; choose another name")
         info = MethodInfo(name=name, **declaration)
-        _METHODS[name] = Method(info, config().replace(**dict(settings or {})), build)
+        defaults = config().replace(**dict(settings or {}))
+        _METHODS[name] = Method(info, defaults, build, sketch=sketch)
         return build
 
     return add

@@ -9,10 +9,12 @@ from torch import nn
 import codtdq
 from codtdq.convert.stress import plant_outliers
 from codtdq.data import open_dataset
+from codtdq.errors import ConfigError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.predict import mask_logits
 from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
+from codtdq.methods.outline import outline
 from codtdq.methods.plus.lockstep import Lockstep
 from small_nets import images, small_net
 
@@ -92,6 +94,24 @@ def test_bits_are_within_the_budget(default):
     assert all(
         sim.weight_store.bits() <= 4.6 for name, sim in sims.items() if name.startswith("mlp")
     )
+
+
+def test_the_outline_knows_formats_and_bits_beforehand(default):
+    found = outline(small_net(), METHOD, torch.zeros_like(BATCHES[0][:1]))
+    assert found.bits == default.method_record.bits
+    operators = sim_operators(default)
+    assert [row.name for row in found.rows] == list(operators)
+    for row in found.rows:
+        operator = operators[row.name]
+        scheme = operator.input_quantizer
+        scheme = getattr(scheme, "inner", scheme)  # a transform changes no format
+        assert (row.weights, row.activations) == (operator.weight_store.kind, scheme.kind)
+        assert row.weight_bits == pytest.approx(operator.weight_store.bits())
+
+
+def test_no_outline_without_calibration():
+    with pytest.raises(ConfigError, match="follow from its calibration"):
+        outline(small_net(), "smoothquant", BATCHES[0])
 
 
 def test_ahead_of_plain_groups(default):

@@ -99,6 +99,14 @@ class GroupedWeight(WeightStore):
         store.unit = scale_format.unit.clone()
         return store
 
+    @classmethod
+    def blank(cls, shape: Any, bits: int, group: int) -> GroupedWeight:
+        """A store of zeros, as large as that of any weight of this shape."""
+        index = group_index(torch.Size(shape), group)
+        codes = torch.zeros(shape[0], len(index))
+        scales = torch.ones(shape[0], int(index.max()) + 1)
+        return cls.from_codes(codes, scales, ScaleFormat(torch.ones(1)), shape, bits, group)
+
     def dequantize(self) -> Tensor:
         """Scale * code."""
         steps = self._scales()[:, group_index(self.shape, self.group)]

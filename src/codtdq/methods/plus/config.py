@@ -1,0 +1,46 @@
+"""Settings of cod-tdq-plus: every ingredient has its switch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codtdq.errors import ConfigError
+from codtdq.methods.plus.choosing import KINDS
+from codtdq.methods.plus.grid import ZERO_POINTS
+from codtdq.methods.registry import MethodConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlusConfig(MethodConfig):
+    """Fields by ingredient; the files of this folder say what each does."""
+
+    group: int = 32  # channels of a token, or pixels of a channel, that share a grid
+    base: str = ""  # a preset whose ranges stay where no ingredient replaces them; "": none stay
+    everywhere: bool = True  # False: shared ranges of the base stay shared
+    weight_group: int = 32  # 0: one scale per output
+    search: bool = True  # scales of weights by their error; False: the least that clips nothing
+    token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
+    pixel_zero: str = "inside"  # of pixel groups
+    pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
+    trials: int = 4  # scales that are weighed per group; 1: plain minimum and maximum
+    zero_weight: float = 0.0  # extra weight of evidence that falls to zero
+    equalize: bool = True  # rescale norms
+    exponents: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+    transforms: tuple[str, ...] = KINDS  # that operators may choose from
+    margin: float = 0.03  # share of the error by which a transform must win
+    compensate: bool = True  # GPTQ
+    sweeps: int = 2  # of coordinate descent over codes and scales
+    ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # empty: the float weight is the target
+    correct_bias: bool = True
+    images: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.transforms:
+            if kind not in KINDS:
+                raise ConfigError(f"transform {kind!r} is unknown; accepted: {', '.join(KINDS)}")
+        for name in ("token_zero", "pixel_zero"):
+            if getattr(self, name) not in ZERO_POINTS:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; accepted: {', '.join(ZERO_POINTS)}"
+                )

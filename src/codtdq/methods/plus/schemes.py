@@ -1,0 +1,54 @@
+"""Which scheme quantizes the input of an operator, and the method's plan before any calibration."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from codtdq.layers.input_quantizers import InputQuantizer, StaticUniform
+from codtdq.methods.collect import InputStats, collect_inputs
+from codtdq.methods.plus.base_ranges import GROUPED, ProjectedRanges, base_specs
+from codtdq.methods.plus.config import PlusConfig
+from codtdq.methods.plus.grouped_input import TokenGroups
+from codtdq.methods.plus.pixel_groups import PixelGroups
+from codtdq.methods.plus.weight_groups import FEW_CHANNELS, GroupedWeight
+from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.quantizer import ActivationSpec
+
+
+def input_scheme(
+    site: MethodSite, stat: InputStats, config: PlusConfig, base: ActivationSpec | None = None
+) -> InputQuantizer | None:
+    """What quantizes the input of a site; None: it stays float. base: a preset's wish for it."""
+    if site.act_bits is None:
+        return None
+    if site.role == "first":
+        low, high = stat.low.min().reshape(1), stat.high.max().reshape(1)
+        return StaticUniform.spanning(low, high, site.act_bits)
+    pixels = (
+        config.pixel_groups
+        and site.kind != "linear"
+        and (site.kind == "depthwise" or site.channels < FEW_CHANNELS)
+    )
+    if base is not None and not pixels:
+        shared = base.mode != GROUPED and not config.everywhere
+        if shared or (config.trials == 1 and config.token_zero == "none"):
+            mode = base.mode if shared else GROUPED
+            return ProjectedRanges(**dataclasses.asdict(base) | {"mode": mode})
+    scheme = PixelGroups if pixels else TokenGroups
+    return scheme(
+        site.act_bits, config.group, config.trials, config.zero_weight,
+        config.pixel_zero if pixels else config.token_zero, stat.positions,
+    )  # fmt: skip
+
+
+def sketch(bench: Workbench) -> None:
+    """Install all schemes, with blank weights: formats and bits are known before any image is."""
+    config: PlusConfig = bench.config
+    base = base_specs(bench, config.base) if config.base else {}
+    stats = collect_inputs(bench, images=1)
+    for site in bench.sites:
+        store = None
+        if site.weight_bits is not None:
+            store = GroupedWeight.blank(site.weight.shape, site.weight_bits, config.weight_group)
+        scheme = input_scheme(site, stats[site.name], config, base.get(site.name))
+        bench.install(site, inputs=scheme, weight=store)
