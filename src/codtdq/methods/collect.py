@@ -40,12 +40,42 @@ class InputStats:
         return torch.maximum(self.low.abs(), self.high.abs())
 
 
+class _Growing:
+    """Rows [R, C] in one tensor that doubles when it is full.
+
+    A list of small tensors, made between the large ones of a running network, would pin the memory
+    that those free: gigabytes, over a hundred images.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room, self._count = max(room, 1), 0
+        self._tensor: Tensor | None = None
+
+    def append(self, rows: Tensor) -> None:
+        """Copy rows [n, C] to the end."""
+        stop = self._count + len(rows)
+        if self._tensor is None or stop > len(self._tensor):
+            while stop > self._room:
+                self._room *= 2
+            grown = rows.new_empty(self._room, rows.shape[1])
+            if self._tensor is not None:
+                grown[: self._count] = self.rows
+            self._tensor = grown
+        self._tensor[self._count : stop] = rows
+        self._count = stop
+
+    @property
+    def rows(self) -> Tensor:
+        """All rows so far."""
+        assert self._tensor is not None
+        return self._tensor[: self._count]
+
+
 class _Gather:
     def __init__(self, generator: torch.Generator, images: int) -> None:
-        self._generator, self._images = generator, images
-        self._low: list[Tensor] = []
-        self._high: list[Tensor] = []
-        self._rows: list[Tensor] = []
+        self._generator, self._images = generator, max(images, 1)
+        self._low, self._high = _Growing(self._images), _Growing(self._images)
+        self._rows: _Growing | None = None
         self._positions = 0
 
     def add(self, tokens: Tensor) -> None:
@@ -55,20 +85,22 @@ class _Gather:
         self._positions = max(self._positions, tokens.shape[1])
         self._low.append(tokens.amin(1))
         self._high.append(tokens.amax(1))
-        share = max(1, ROW_VALUES // (tokens.shape[-1] * max(self._images, 1)))
+        share = max(1, ROW_VALUES // (tokens.shape[-1] * self._images))
         count = min(ROWS_PER_IMAGE, share, tokens.shape[1])
+        if self._rows is None:
+            self._rows = _Growing(self._images * count)
         for image in tokens:
             pick = torch.randperm(image.shape[0], generator=self._generator)[:count]
             self._rows.append(image[pick])
 
     def stats(self, name: str) -> InputStats:
         """All that was gathered."""
-        if not self._low:
+        if self._rows is None:
             raise CalibrationError(f"no calibration batch reached {name}")
-        low, high = torch.cat(self._low), torch.cat(self._high)
+        low, high = self._low.rows, self._high.rows
         if not bool(low.isfinite().all() and high.isfinite().all()):
             raise CalibrationError(f"{name} got NaN or infinite inputs during calibration")
-        rows = torch.cat(self._rows)
+        rows = self._rows.rows
         return InputStats(low.amin(0), high.amax(0), low, high, rows, self._positions)
 
 
