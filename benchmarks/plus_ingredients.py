@@ -34,7 +34,7 @@ INGREDIENTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         {"token_zero": "inside", "pixel_zero": "inside"},
     ),
     "pixel groups": ({"pixel_groups": False}, {"pixel_groups": True}),
-    "weighed ranges": ({"trials": 1}, {"trials": 4}),
+    "weighed ranges": ({"trials": 1}, {"trials": 2}),
     "equalised norms": ({"equalize": False}, {"equalize": True}),
     "transforms": ({"transforms": []}, {"transforms": ["shift", "scale", "order", "hadamard"]}),
     "weight groups": ({"weight_group": 0}, {"weight_group": 32}),

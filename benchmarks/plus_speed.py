@@ -1,10 +1,12 @@
 """CPU time of cod-tdq-plus beside cod-tdq on the native engine, full-size networks included.
 
 Calibrating a full-size network takes long, and the time of a product does not depend on its codes:
-weights go to the nearest codes here, inputs to the method's own groups, and a share of the dense
-operators gets a whole transform (mean, scale, order, rotation), the dearest there is.
+weights go to the nearest codes here, inputs to the method's own groups. Transforms are those that
+calibration gives the small network of the same design, dealt out in running order (`--like`), or a
+share of the dense operators gets a whole one (mean, scale, order, rotation), the dearest there is.
 
-    python benchmarks/plus_speed.py --model cfrn --size 384 --threads 1 --transformed 0.3
+    python benchmarks/plus_speed.py --model cfrn --like cfrn-small --threads 1
+    python benchmarks/plus_speed.py --model cfrn --transformed 0.3 --threads 1
 """
 
 from __future__ import annotations
@@ -21,8 +23,13 @@ from torch import Tensor, nn
 import codtdq
 from codtdq.backends import use_backend
 from codtdq.convert import quant_operators
+from codtdq.data import open_dataset
+from codtdq.evaluation import CalibrationImages
 from codtdq.layers.input_quantizers import InputQuantizer, StaticUniform
-from codtdq.layers.simulated import sim_class_for
+from codtdq.layers.simulated import sim_class_for, sim_operators
+from codtdq.methods import apply_method
+from codtdq.methods.plus.choosing import KINDS
+from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.plus.grouped_input import TokenGroups
 from codtdq.methods.plus.pixel_groups import PixelGroups
 from codtdq.methods.plus.transforms import Transform, Transformed
@@ -38,6 +45,9 @@ from codtdq.native import keep_memory
 from codtdq.planning.plan import Site
 from codtdq.quantizer.affine import nearest
 
+UNIT = 0.01  # of scales: any, it does not change the time
+TRIALS = PlusConfig().trials
+
 
 def nearest_weight(weight: Tensor, group: int = 32) -> GroupedWeight:
     """Codes to the nearest, scales from the largest weight of each group."""
@@ -50,27 +60,43 @@ def nearest_weight(weight: Tensor, group: int = 32) -> GroupedWeight:
     return GroupedWeight.from_codes(codes, scales, form, weight.shape, 4, group)
 
 
-def scheme(site: Site, transformed: bool) -> InputQuantizer:
+def dealt(like: str, count: int) -> list[list[str]]:
+    """Ingredients of `count` operators' transforms, as calibration chooses them for a network."""
+    small = codtdq.create_model(like).eval()
+    images = CalibrationImages(small, open_dataset("camosynth/calib", limit=8), count=8)
+    quick = {"ridges": [], "compensate": False, "sweeps": 0, "search": False, "images": 8}
+    with torch.enable_grad():
+        done = apply_method(small, "cod-tdq-plus", images, changes=quick)
+    chosen = done.method_record.notes["transforms"]
+    names = list(sim_operators(done))
+    return [chosen.get(names[i * len(names) // count], []) for i in range(count)]
+
+
+def scheme(site: Site, parts: list[str]) -> InputQuantizer:
     """The method's groups for a site."""
     if site.role == "first":
         return StaticUniform.spanning(torch.tensor([-4.0]), torch.tensor([4.0]), 8)
     if site.kind == "depthwise" or (site.kind != "linear" and site.inputs < FEW_CHANNELS):
-        return PixelGroups(4, trials=4)
-    groups = TokenGroups(4, trials=4)
-    if not transformed:
+        return PixelGroups(4, trials=TRIALS, unit=UNIT)
+    groups = TokenGroups(4, trials=TRIALS, unit=UNIT)
+    if not parts:
         return groups
     n = site.inputs
-    change = Transform(torch.randn(n) / 10, torch.rand(n) + 0.5, torch.randperm(n), True)
+    change = Transform(
+        torch.randn(n) / 10 if "shift" in parts else None,
+        torch.rand(n) + 0.5 if "scale" in parts else None,
+        torch.randperm(n) if "order" in parts else None,
+        "hadamard" in parts,
+    )
     return Transformed(groups, transform=change)
 
 
-def uncalibrated(model: nn.Module, sites: list[Site], share: float) -> nn.Module:
+def uncalibrated(model: nn.Module, sites: list[Site], parts: list[list[str]]) -> nn.Module:
     """The network as the method cuts it."""
     model = copy.deepcopy(model)
-    for number, site in enumerate(sites):
+    for site, chosen in zip(sites, parts, strict=True):
         module = model.get_submodule(site.name)
         assert isinstance(module.weight, Tensor)
-        chosen = int((number + 1) * share) > int(number * share)
         inputs, weight = scheme(site, chosen), nearest_weight(module.weight)
         sim_class_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
     return model.eval()
@@ -90,6 +116,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=384)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--like", help="small network whose transforms are dealt out")
     parser.add_argument("--transformed", type=float, default=0.0, help="share of operators")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -99,13 +126,17 @@ def main() -> None:
     model = build_model(given.model).eval()
     base = codtdq.quantize(model, "cod-tdq")
     sites = [operator.site for operator in quant_operators(base).values()]
-    plus = uncalibrated(model, sites, given.transformed)
+    count, share = len(sites), given.transformed
+    whole = [int((i + 1) * share) > int(i * share) for i in range(count)]
+    parts = dealt(given.like, count) if given.like else [list(KINDS) if w else [] for w in whole]
+    plus = uncalibrated(model, sites, parts)
     records = [use_backend(one, "cpu") for one in (base, plus)]
     image = torch.randn(1, 3, given.size, given.size)
     times = [(cpu_time(base, image), cpu_time(plus, image)) for _ in range(given.rounds + 1)][1:]
     ratios = sorted(a / b for a, b in times)
     result = {
-        "model": given.model, "size": given.size, "threads": given.threads,
+        "model": given.model, "like": given.like, "transformed": sum(map(bool, parts)) / count,
+        "size": given.size, "threads": given.threads,
         "instruction_set": records[1].instruction_set, "fallbacks": records[1].fallbacks,
         "cod_tdq_s": min(a for a, _ in times), "cod_tdq_plus_s": min(b for _, b in times),
         "median_ratio": ratios[len(ratios) // 2],

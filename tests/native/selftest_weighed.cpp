@@ -14,6 +14,7 @@ struct Case {
   float zero_weight;
   int64_t images, positions, channels;
   char layout;  // 'p'lain, 't'ransposed, 'g'aps between the rows
+  float unit;   // of the scales; 0: each image's own
 
   int64_t size() const { return std::min<int64_t>(group, pixels ? positions : channels); }
   int64_t count() const { return ((pixels ? positions : channels) + size() - 1) / size(); }
@@ -67,7 +68,7 @@ Weighed weigh(const std::string &set, const Case &c, const std::vector<float> &x
   }
   const cod_rows in{stored.data(), rows, c.channels, c.layout == 't' ? 1 : pitch,
                     c.layout == 't' ? rows : 1};
-  const cod_weigh_spec spec{c.bits, c.group, c.trials, c.zero_point, c.zero_weight, 0, transform};
+  const cod_weigh_spec spec{c.bits, c.group, c.trials, c.zero_point, c.zero_weight, c.unit, transform};
   Weighed out(c);
   cod_quantized view{out.codes.data(), out.stride, out.step.data(), nullptr, nullptr, nullptr,
                      out.x_hat.data(), c.pixels ? nullptr : out.sums.data()};
@@ -178,11 +179,16 @@ std::string against_formulas(const Case &c, const std::vector<float> &x, const W
       for (float v : place.v) finite = finite && std::isfinite(v);
       if (finite) largest = std::max(largest, Group(c, place.v).full_step());
     });
-    const float unit = std::max(largest / 448.0f, 1e-30f);
+    const float unit = c.unit > 0 ? c.unit : std::max(largest / 448.0f, 1e-30f);
     std::string trouble;
     each([&](const Place &place, int64_t line, int64_t g) {
       std::string one;
-      if (finite) {
+      bool own = finite;
+      if (c.unit > 0) {  // only the group itself counts
+        own = true;
+        for (float v : place.v) own = own && std::isfinite(v);
+      }
+      if (own) {
         one = Group(c, place.v).wrong(place.codes, place.step, unit);
       } else {
         if (place.step == place.step) one = "has a step";
@@ -245,9 +251,11 @@ const char *name_of(bool pixels) { return pixels ? " weigh_pixels" : " weigh_tok
 void check_grids(const std::string &set) {
   const struct {
     int bits, group, trials;
-    float zero_weight;
-  } settings[] = {{4, 32, 4, 0}, {4, 32, 4, 0.5f}, {4, 16, 1, 0}, {3, 12, 6, 0}, {2, 128, 16, 0},
-                  {4, 1, 3, 0}, {7, 20, 5, 0}};
+    float zero_weight, unit;
+  } settings[] = {{4, 32, 4, 0, 0}, {4, 32, 4, 0.5f, 0}, {4, 16, 1, 0, 0}, {3, 12, 6, 0, 0},
+                  {2, 128, 16, 0, 0}, {4, 1, 3, 0, 0}, {7, 20, 5, 0, 0},
+                  // a unit that is given: one with room, one that cuts
+                  {4, 32, 4, 0, 0.01f}, {4, 32, 2, 0, 1e-4f}, {4, 20, 3, 0.5f, 0.01f}};
   for (bool pixels : {false, true})
     for (int zero_point : {COD_ZERO_NONE, COD_ZERO_INSIDE, COD_ZERO_WIDE})
       for (const auto &s : settings) {
@@ -256,7 +264,7 @@ void check_grids(const std::string &set) {
         std::string trouble;
         auto run = [&](int64_t images, int64_t positions, int64_t channels, char layout) {
           const Case c{pixels, s.bits, s.group, s.trials, zero_point, s.zero_weight,
-                       images, positions, channels, layout};
+                       images, positions, channels, layout, s.unit};
           const auto x = images_of(c);
           const std::string one = check(set, c, x, {}, x, ties);
           if (trouble.empty()) trouble = one;
@@ -268,7 +276,8 @@ void check_grids(const std::string &set) {
         if (trouble.empty() && ties.differ * 50 > ties.groups)
           trouble = text(ties.differ, " of ", ties.groups, " groups differ from generic");
         report(text(set, name_of(pixels), " zero-point ", zero_point, " bits ", s.bits, " group ",
-                    s.group, " trials ", s.trials, " zero weight ", s.zero_weight), trouble);
+                    s.group, " trials ", s.trials, " zero weight ", s.zero_weight, " unit ", s.unit),
+               trouble);
       }
 }
 
@@ -314,7 +323,8 @@ void check_transforms(const std::string &set) {
     for (int use = 1; use < 16; use++) {
       const cod_transform t{use & 1 ? shift.data() : nullptr, use & 2 ? scale.data() : nullptr,
                             use & 2 ? inverse.data() : nullptr, use & 4 ? order.data() : nullptr, use >> 3};
-      const Case c{false, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 19, channels, use % 2 ? 'p' : 't'};
+      const Case c{false, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 19, channels, use % 2 ? 'p' : 't',
+                   use % 3 ? 0 : 0.01f};
       const auto x = images_of(c);
       std::vector<double> exact;
       const auto y = transformed(x, channels, t, exact);
@@ -331,7 +341,7 @@ void check_transforms(const std::string &set) {
 
 void check_threads(const std::string &set) {
   for (bool pixels : {false, true}) {
-    const Case c{pixels, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 700, 72, 'p'};
+    const Case c{pixels, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 700, 72, 'p', 0};
     const auto x = images_of(c);
     const bool equal = weigh(set, c, x, {}, 1) == weigh(set, c, x, {}, 3);
     report(text(set, name_of(pixels), " threads 1 and 3"), equal ? "" : "differ");
@@ -340,7 +350,7 @@ void check_threads(const std::string &set) {
 
 // An image that is not finite has no outputs that are, and spoils no other.
 void check_spoilt_image(const std::string &set) {
-  const Case c{true, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 63, 19, 'p'};
+  const Case c{true, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 63, 19, 'p', 0};
   const Weighed q = weigh(set, c, images_of(c), {}, 1);
   const std::vector<float> weight((size_t)(9 * c.channels), 0.5f);
   std::vector<float> y((size_t)(c.images * c.positions * c.channels), 77);

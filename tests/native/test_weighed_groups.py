@@ -80,6 +80,36 @@ def test_magnitudes_of_every_kind(kind, name):
         assert torch.equal(scheme(zeros), zeros)
 
 
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("zero_point", ZERO_POINTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_that_are_given(kind, zero_point, name):
+    with instruction_set(name):
+        for trials, unit in ((1, 0.01), (2, 0.01), (3, 0.01), (4, 1e-3), (4, 3e-5), (5, 0.01)):
+            scheme = kind(4, 32, trials, zero_point=zero_point, unit=unit)
+            for shape in ((2, 77, 64), (1, 300, 72), (3, 5, 18), (1, 1, 3)):
+                agree(scheme, noise(*shape))
+        reach = 448 * 3e-5 * 15  # of the last unit but one: larger values are cut
+        scheme = kind(4, 32, 4, zero_point="inside", unit=3e-5)
+        assert scheme(noise(2, 77, 64)).abs().max() <= reach * 1.001
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_under_a_given_unit_a_bad_value_spoils_its_group_alone(kind, bad):
+    x, scheme = noise(3, 70, 40), kind(4, 32, trials=4, unit=0.01)
+    clean = scheme(x)
+    for place in ((1, 69, 39), (1, 0, 0), (1, 33, 17)):
+        spoilt = x.clone()
+        spoilt[place] = bad
+        for name in SETS:
+            with instruction_set(name):
+                found = scheme(spoilt)
+            assert torch.equal(found.isnan(), scheme.plain(spoilt).isnan())
+            assert found[place].isnan() and found.isnan().sum() <= 32
+            assert torch.equal(found[~found.isnan()], clean[~found.isnan()])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_an_image_with_a_value_that_is_not_finite_is_nan_and_no_other(kind, bad):

@@ -5,8 +5,8 @@ One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 
 - groups along the axis that an operator contracts (`group`): 32 channels of a token for Linear and
   dense convolutions (`grouped_input`), 32 pixels of a channel for depthwise ones
-  (`pixel_groups`), each with a zero-point (`token_zero`, `pixel_zero`) and an E4M3 scale (`grid`):
-  4 + 12/32 bits;
+  (`pixel_groups`), each with a zero-point (`token_zero`, `pixel_zero`) and an E4M3 scale (`grid`)
+  in units known beforehand (`known_units`): 4 + 12/32 bits;
 - a range per group that weighs clipping, rounding and zeroed evidence (`trials`, `zero_weight`);
 - norms rescaled so that no channel sticks out (`equalize`, `exponents`): cancels outlier channels;
 - a transform per operator, kept only if it lowers the error on held-out rows (`transforms`,
@@ -48,12 +48,14 @@ from codtdq.methods.plus.base_ranges import base_specs
 from codtdq.methods.plus.choosing import choose_transform
 from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.plus.equalize import equalize_norm
+from codtdq.methods.plus.grouped_input import TokenGroups
 from codtdq.methods.plus.layer import LayerSettings
 from codtdq.methods.plus.schemes import input_scheme, sketch
 from codtdq.methods.plus.scoring import Scorer
 from codtdq.methods.plus.sequence import settle_in_order
 from codtdq.methods.plus.state import SettledFiles
 from codtdq.methods.plus.transforms import Transform, Transformed
+from codtdq.methods.plus.units import unit_of
 from codtdq.methods.plus.weight_groups import FEW_CHANNELS
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import MethodSite, Workbench
@@ -99,6 +101,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     """Fold norms, choose each operator's transform, install its input quantizer."""
     config: PlusConfig = bench.config
     rows = {name: stat.rows for name, stat in stats.items()}
+    spans = {name: (stat.low, stat.high) for name, stat in stats.items()}
     base = base_specs(bench, config.base) if config.base else {}
 
     def scheme(site: MethodSite) -> InputQuantizer | None:
@@ -118,6 +121,8 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
             folded[norm] = best.parts()
             for site in readers:
                 rows[site.name] = best.tokens(rows[site.name])
+                low, high = spans[site.name]
+                spans[site.name] = best.tokens(low), best.tokens(high)
     used: dict[str, list[str]] = {}
     for site in bench.sites:
         transform = Transform()
@@ -125,7 +130,10 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
         if allowed and _is_dense(site) and not _is_float(config) and site.role != "first":
             scorer = Scorer([site], rows[site.name], scheme, config.weight_group)
             transform = choose_transform(scorer, allowed, config.margin)
-        install_transform(bench, site, scheme(site), transform)
+        inputs = scheme(site)
+        if config.known_units and isinstance(inputs, TokenGroups):
+            inputs.unit = unit_of(inputs, transform, rows[site.name], *spans[site.name])
+        install_transform(bench, site, inputs, transform)
         if not transform.trivial:
             used[site.name] = transform.parts()
     return {"folded": folded, "transforms": used}

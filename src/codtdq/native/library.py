@@ -83,7 +83,7 @@ class WeighSpec(Structure):
     _fields_ = [
         *[(name, c_int32) for name in ("bits", "group", "trials", "zero_point")],
         ("zero_weight", c_float),
-        ("reserved", c_int32),
+        ("unit", c_float),
         *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
         ("hadamard", c_int64),
     ]

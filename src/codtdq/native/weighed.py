@@ -30,6 +30,7 @@ class GroupGrid(NamedTuple):
     zero_weight: float
     zero_point: str  # none, inside or wide
     pixels: bool  # groups run along the pixels
+    unit: float = 0.0  # scales are E4M3 multiples of it; 0: of a float32 that each image has
 
     def obstacle(self) -> str | None:
         """Why the engine does not take such groups; None if it does."""
@@ -63,7 +64,8 @@ def weigh_spec(grid: GroupGrid, transform: RowTransform | None = None) -> WeighS
     vectors = (shift, scale, inverse, order)
     pointers = [None if v is None else v.data_ptr() for v in vectors]
     spec = WeighSpec(
-        grid.bits, grid.group, grid.trials, ZERO_POINTS[grid.zero_point], grid.zero_weight, 0,
+        grid.bits, grid.group, grid.trials, ZERO_POINTS[grid.zero_point], grid.zero_weight,
+        grid.unit,
         *pointers, hadamard,
     )  # fmt: skip
     spec.owner = vectors

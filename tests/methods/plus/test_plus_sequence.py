@@ -15,7 +15,11 @@ from codtdq.evaluation.predict import mask_logits
 from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
 from codtdq.methods.outline import outline
+from codtdq.methods.plus import sequence
 from codtdq.methods.plus.lockstep import Lockstep
+from codtdq.methods.plus.sequence import lanes_for, least_lanes
+from codtdq.methods.registry import MethodConfig
+from codtdq.methods.workbench import Workbench
 from small_nets import images, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(4)]
@@ -72,6 +76,57 @@ def test_lanes_stop_together_and_run_once():
     assert seen == ["first", "second"]
     assert floating.runs == other.runs == 3
     assert not floating.first._forward_hooks and not other.first._forward_pre_hooks
+
+
+def test_lanes_that_start_late_run_through_what_is_settled():
+    floating, other = Chain(), Chain()
+    batches = [torch.randn(2, 4) for _ in range(4)]
+    with Lockstep(floating, other, ["first", "second"], batches) as lanes:
+        lanes.run(1)
+        counts = {}
+        for name in lanes.stops():
+            counts[name] = len(lanes.pairs(name))
+            if name == "first":
+                with torch.no_grad():
+                    other.first.weight.mul_(2)
+            else:
+                lanes.run(4)
+                lanes.advance()
+                pairs = lanes.pairs(name)
+                assert len(pairs) == 4
+                for (x, y), batch in zip(pairs, batches):
+                    assert torch.equal(x, run(nn.Sequential(other.first, nn.ReLU()), batch))
+                    assert torch.equal(y, floating.second(torch.relu(floating.first(batch))))
+                lanes.run(2)
+                assert len(lanes.pairs(name)) == 2
+    assert counts == {"first": 1, "second": 1}
+    assert threading.active_count() == 1
+
+
+def test_lanes_follow_rows_and_room():
+    bench = Workbench(
+        nn.Sequential(nn.Conv2d(64, 8, 3)), MethodConfig(), [torch.randn(1, 64, 9, 9)]
+    )
+    site = bench.sites[0]  # 576 columns: 9216 rows are wanted
+    x, y = torch.empty(1, 64, 32, 32), torch.empty(1, 8, 32, 32)
+    assert lanes_for(site, (x, y), 1, 1) == 9
+    assert lanes_for(site, (x, y), 20, 1) == 20  # none ends without need
+    large = torch.empty(1, 64, 1000, 1000, device="meta")
+    assert lanes_for(site, (large, torch.empty(1, 8, 1000, 1000, device="meta")), 20, 3) == 3
+    assert least_lanes([torch.empty(1, 3, 384, 384)] * 60) == 23
+    assert least_lanes([torch.empty(8, 3, 160, 160)] * 16) == 16
+
+
+def test_fewer_lanes_where_tensors_are_large(monkeypatch):
+    monkeypatch.setattr(sequence, "FEW_PIXELS", 1)
+    monkeypatch.setattr(sequence, "STOP_VALUES", 1)
+    seen = []
+    gather = sequence.gather
+    monkeypatch.setattr(
+        sequence, "gather", lambda b, s, pairs: seen.append(len(pairs)) or gather(b, s, pairs)
+    )
+    model, x = quantize(), images(2, seed=9)
+    assert set(seen) == {1} and likeness(run(model, x), run(small_net(), x)) > 10
 
 
 def test_a_failing_model_ends_all_lanes():

@@ -22,7 +22,8 @@ class PlusConfig(MethodConfig):
     token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
     pixel_zero: str = "inside"  # of pixel groups
     pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
-    trials: int = 4  # scales that are weighed per group; 1: plain minimum and maximum
+    trials: int = 2  # scales that are weighed per group; 1: plain minimum and maximum
+    known_units: bool = True  # of scales, from calibration; False: each image brings its own
     zero_weight: float = 0.0  # extra weight of evidence that falls to zero
     equalize: bool = True  # rescale norms
     exponents: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)

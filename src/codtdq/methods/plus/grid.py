@@ -2,7 +2,8 @@
 
 x_hat = s (q - z) with q in 0 .. 2^b - 1 and z an integer code, so that a product with signed weight
 codes stays exact in integers: sum s_w s (sum q q_w - z sum q_w). What travels with a group is an
-E4M3 scale, relative to one float32 per image, and z in as many bits as a code (8 if it is wide).
+E4M3 scale, in multiples of a unit that is known beforehand (or of a float32 that each image
+brings), and z in as many bits as a code (8 if it is wide).
 
 The range of a group is chosen by weighing, not by a bound. The candidates are scales that can be
 stored: the smallest that clips nothing, and the next smaller ones. The one with the least sum of
@@ -34,6 +35,7 @@ def quantize_groups(
     trials: int = 1,
     zero_weight: float = 0.0,
     zero_point: str = "inside",
+    unit: float = 0.0,
 ) -> Tensor:
     """x_hat of groups [B, ..., g]; the first dimension holds the images.
 
@@ -41,22 +43,25 @@ def quantize_groups(
     zero_point: "none" (ranges from -max|x| to max|x|), "inside" (minimum to maximum, zero among
         the levels) or "wide" (zero may lie outside: a group that sits on an offset spends no codes
         on the way there; z has 8 bits).
+    unit: what scales are multiples of; larger steps than 448 of it are cut to that, and a group
+        with a value that is not finite is NaN. 0: each image has its own, and is NaN as a whole.
     """
     levels = code_limits(bits, False)[1]
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-    step, lowest, highest = _full_step(low, high, levels, zero_point)
+    step, lowest, highest = full_step(low, high, levels, zero_point)
     low = (step * levels / -2) if zero_point == "none" else low
-    unit = _image_unit(step)
-    scale = covering_e4m3(step / unit)
-    zero = nearest(-low / (_value(scale) * unit)).clamp_(lowest, highest)
+    units = torch.full_like(step, unit) if unit else _image_unit(step)
+    scale = covering_e4m3(step / units)
+    zero = nearest(-low / (_value(scale) * units)).clamp_(lowest, highest)
     best = error = None
     for _ in range(trials):
-        step = _value(scale) * unit
+        step = _value(scale) * units
         if zero_point == "wide":  # shrink around the middle of the group, not around zero
             zero = nearest(levels / 2 - (low + high) / (2 * step)).clamp_(lowest, highest)
         values = decode_shifted(encode_shifted(groups, step, zero, 0, levels), step, zero)
         if trials == 1:
-            return values
+            best = values
+            break
         total = _loss(values, groups, zero_weight)
         if best is None or error is None:
             best, error = values, total
@@ -65,10 +70,10 @@ def quantize_groups(
             best, error = torch.where(better, values, best), torch.where(better, total, error)
         scale = (scale - 1).clamp_(min=1)
     assert best is not None
-    return best
+    return best + (groups * 0).sum(-1, keepdim=True) if unit else best
 
 
-def _full_step(low: Tensor, high: Tensor, levels: int, zero_point: str) -> tuple[Tensor, int, int]:
+def full_step(low: Tensor, high: Tensor, levels: int, zero_point: str) -> tuple[Tensor, int, int]:
     """The step that covers [low, high], and the least and the largest zero-point."""
     if zero_point == "wide":
         # small enough steps would put the zero-point beyond its bits
@@ -91,11 +96,16 @@ def covering_e4m3(scale: Tensor) -> Tensor:
     return (codes + short).clamp_(1, largest)
 
 
-def travelling_bits(bits: int, length: int, lines: int, group: int, zero_point: str) -> float:
-    """Effective bits of a value: lines of `length` values, each in groups, and one float32."""
+def travelling_bits(
+    bits: int, length: int, lines: int, group: int, zero_point: str, unit: float = 0.0
+) -> float:
+    """Effective bits of a value: lines of `length` values, each in groups, and one float32 if no
+    unit is given.
+    """
     groups = -(-length // group)
     side = SCALE_BITS + {"none": 0, "inside": bits, "wide": WIDE_BITS}[zero_point]
-    return bits + groups * side / length + IMAGE_BITS / (length * lines)
+    image = 0.0 if unit else IMAGE_BITS / (length * lines)
+    return bits + groups * side / length + image
 
 
 def _value(codes: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from codtdq.methods.plus.grid import quantize_groups, travelling_bits
 class TokenGroups(InputQuantizer):
     """Asymmetric groups along the channels; the last group of a token may be short.
 
-    positions: tokens of an image, as calibration saw them: what the image's float32 is spread over.
+    positions: tokens of an image, as calibration saw them: what an image's float32 is spread over.
+    unit: what scales are multiples of, known beforehand; 0: a float32 that each image brings.
     """
 
     kind = "plus-token-groups"
@@ -32,11 +33,12 @@ class TokenGroups(InputQuantizer):
         zero_weight: float = 0.0,
         zero_point: str = "inside",
         positions: int = 1,
+        unit: float = 0.0,
     ) -> None:
         super().__init__()
         self.code_bits, self.group, self.positions = bits, group, positions
         self.trials, self.zero_weight = trials, zero_weight
-        self.zero_point = zero_point
+        self.zero_point, self.unit = zero_point, unit
 
     def forward(self, tokens: Tensor) -> Tensor:
         """x_hat [B, N, C], by the native engine where it can run."""
@@ -48,7 +50,7 @@ class TokenGroups(InputQuantizer):
         """What the engine has to know."""
         return GroupGrid(
             self.code_bits, self.group, self.trials, self.zero_weight, self.zero_point,
-            self.along_pixels,
+            self.along_pixels, self.unit,
         )  # fmt: skip
 
     def engine_form(self) -> EngineInput:
@@ -63,14 +65,14 @@ class TokenGroups(InputQuantizer):
         padded = F.pad(tokens, (0, short), mode="replicate") if short else tokens
         values = quantize_groups(
             padded.unflatten(-1, (-1, size)), self.code_bits, trials=self.trials,
-            zero_weight=self.zero_weight, zero_point=self.zero_point,
+            zero_weight=self.zero_weight, zero_point=self.zero_point, unit=self.unit,
         )  # fmt: skip
         return values.reshape(images, positions, channels + short)[..., :channels]
 
     def bits(self, channels: int) -> float:
         """Codes, scale and zero-point of every group, and the image's float32."""
         return travelling_bits(
-            self.code_bits, channels, self.positions, self.group, self.zero_point
+            self.code_bits, channels, self.positions, self.group, self.zero_point, self.unit
         )
 
     def settings(self) -> dict[str, Any]:
@@ -78,5 +80,5 @@ class TokenGroups(InputQuantizer):
         return {
             "bits": self.code_bits, "group": self.group, "trials": self.trials,
             "zero_weight": self.zero_weight, "zero_point": self.zero_point,
-            "positions": self.positions,
+            "positions": self.positions, "unit": self.unit,
         }  # fmt: skip

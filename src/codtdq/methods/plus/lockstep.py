@@ -6,6 +6,9 @@ in memory; only one lane runs at a time. When all lanes wait at the same operato
 quantized network and its outputs in the float network can be read as often as needed, and the lanes
 go on once it is settled. So every image runs once through each network, however many operators
 there are.
+
+Lanes may be fewer than the images (`run`): where tensors are large, some wait outside, and where
+more are wanted again, they run through what is settled to where the others are.
 """
 
 from __future__ import annotations
@@ -96,25 +99,38 @@ class Lockstep:
             self._handles.append(
                 module.register_forward_pre_hook(self._before(name), with_kwargs=True)
             )
-        self.lanes = [(Lane(floating, batch), Lane(quantized, batch)) for batch in batches]
+        self._models, self._batches = (floating, quantized), batches
+        self.lanes: list[tuple[Lane, Lane]] = []
+        self.run(len(batches))
 
     def __enter__(self) -> Lockstep:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for pair in self.lanes:
-            for lane in pair:
-                lane.stop()
+        self.run(0)
         for handle in self._handles:
             handle.remove()
+
+    def run(self, count: int) -> None:
+        """Have the first `count` lanes, at most one per batch: end others, or start new ones."""
+        while len(self.lanes) > count:
+            for lane in self.lanes.pop():
+                lane.stop()
+        for batch in self._batches[len(self.lanes) : count]:
+            floating, quantized = self._models
+            self.lanes.append((Lane(floating, batch), Lane(quantized, batch)))
+
+    def advance(self) -> None:
+        """Bring all lanes to an operator that is not settled, or to their end."""
+        for pair in self.lanes:
+            for lane in pair:
+                while not lane.done and (lane.at is None or lane.at not in self._pending):
+                    lane.advance()
 
     def stops(self) -> Iterator[str]:
         """Names of operators, each when all lanes that reach it next wait there."""
         while True:
-            for pair in self.lanes:
-                for lane in pair:
-                    while not lane.done and (lane.at is None or lane.at not in self._pending):
-                        lane.advance()
+            self.advance()
             waiting = {lane.at for pair in self.lanes for lane in pair if lane.at is not None}
             if not waiting:
                 return

@@ -29,12 +29,12 @@ class PixelGroups(TokenGroups):
         padded = F.pad(lines, (0, short), mode="replicate") if short else lines
         values = quantize_groups(
             padded.unflatten(-1, (-1, size)), self.code_bits, trials=self.trials,
-            zero_weight=self.zero_weight, zero_point=self.zero_point,
+            zero_weight=self.zero_weight, zero_point=self.zero_point, unit=self.unit,
         )  # fmt: skip
         return values.reshape(images, channels, positions + short)[..., :positions].transpose(1, 2)
 
     def bits(self, channels: int) -> float:
         """Codes, scale and zero-point of every group, and the image's float32."""
         return travelling_bits(
-            self.code_bits, self.positions, channels, self.group, self.zero_point
+            self.code_bits, self.positions, channels, self.group, self.zero_point, self.unit
         )

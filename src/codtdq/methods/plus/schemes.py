@@ -51,4 +51,6 @@ def sketch(bench: Workbench) -> None:
         if site.weight_bits is not None:
             store = GroupedWeight.blank(site.weight.shape, site.weight_bits, config.weight_group)
         scheme = input_scheme(site, stats[site.name], config, base.get(site.name))
+        if config.known_units and isinstance(scheme, TokenGroups):
+            scheme.unit = 1.0  # any: it travels with the model, not with the activations
         bench.install(site, inputs=scheme, weight=store)

@@ -23,7 +23,9 @@ from codtdq.methods.workbench import MethodSite, Workbench
 from codtdq.progress import Progress
 
 LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch
-ALL_PIXELS = 128 * 256 * 256  # of all images: their living tensors stay in memory
+ALL_PIXELS = 128 * 256 * 256  # of all images
+FEW_PIXELS = 128 * 160 * 160  # of those that run side by side even where tensors are large
+STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more could run
 LANES = 4  # at least, where there are so many images
 HELD_OUT = 4  # one lane in so many
 ROWS, ROWS_PER_COLUMN = 8192, 16  # of one operator: at most the larger of both
@@ -53,7 +55,10 @@ def settle_in_order(
         Progress("settling operators", len(sites)) as bar,
         Lockstep(floating, bench.model, list(sites), batches) as lanes,
     ):
+        lanes.run(least := least_lanes(batches))
         for name in lanes.stops():
+            lanes.run(lanes_for(sites[name], lanes.pairs(name)[0], len(lanes.lanes), least))
+            lanes.advance()
             if _columns(sites[name]) >= WIDE:
                 give_back()  # room for matrices [K, K]
             fact = _settle_site(bench, sites[name], lanes.pairs(name), settings, files)
@@ -72,6 +77,26 @@ def lane_batches(bench: Workbench, images: int) -> list[Any]:
     joined = torch.cat(list(bench.batches(count)))
     size = max(1, min(LANE_PIXELS // pixels, -(-len(joined) // LANES)))
     return list(joined.split(size))
+
+
+def least_lanes(batches: list[Any]) -> int:
+    """How many lanes always run: those of FEW_PIXELS, or all where the size is not known."""
+    if not isinstance(batches[0], Tensor):
+        return len(batches)
+    return min(len(batches), -(-FEW_PIXELS // batches[0][:, 0].numel()))
+
+
+def lanes_for(site: MethodSite, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
+    """Lanes for one operator: as many as its rows ask for, as far as there is room.
+
+    A lane that ends must run again from the start if it is wanted later: so none ends for being
+    too much, only for lack of room.
+    """
+    x, y = pair
+    rows = max(y.numel() // site.weight.shape[0], 1)
+    wanted = -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows)
+    room = STOP_VALUES // (x.numel() + y.numel())
+    return max(least, min(max(wanted, running), room))
 
 
 def _settle_site(

@@ -97,21 +97,22 @@ typedef struct {
   int64_t hadamard;
 } cod_transform;
 
-/* Groups with a zero-point and an E4M3 scale under one float per image: the smallest scale that
- * clips nothing and the next smaller ones are weighed, the least sum of squared errors wins. Values
- * that fall to zero count 1 + zero_weight times. */
+/* Groups with a zero-point and an E4M3 scale: the smallest scale that clips nothing and the next
+ * smaller ones are weighed, the least sum of squared errors wins. Values that fall to zero count
+ * 1 + zero_weight times. unit: what scales are multiples of; 0: each image has its own, by which
+ * its largest step is the largest E4M3 number. Under a given unit larger steps are cut to that. */
 typedef struct {
   int32_t bits;       /* 2..7 */
   int32_t group;      /* values that share a grid */
   int32_t trials;     /* 1..COD_MAX_TRIALS; 1: nothing is clipped */
   int32_t zero_point; /* COD_ZERO_* */
   float zero_weight;
-  int32_t reserved;
+  float unit;
   cod_transform transform;
 } cod_weigh_spec;
 
 /* Rows are images of equal length. Codes have their zero-point taken off, a step that is NaN marks
- * an image with a value that is not finite. Token groups: along the channels of a row; step and sums
+ * an image (under a given unit: a group) with a value that is not finite. Token groups: along the channels of a row; step and sums
  * [rows, K]. Pixel groups: along the rows of a channel; step [images, ceil(rows of an image /
  * group), channels], no sums. radius, active and infeasible are not written. */
 COD_API int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,

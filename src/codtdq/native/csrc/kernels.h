@@ -36,6 +36,7 @@ struct Weighing {
   float levels, unit, zero_weight;
   int group, trials, zero_point;
   bool divide;  // codes by true division only
+  bool given;   // the unit: nobody has looked for values that are not finite
 };
 
 // x / step lies between x * inverse * (1 - kMargin) and x * inverse * (1 + kMargin).

@@ -27,6 +27,19 @@ static inline VF load_lanes(const float *x) {
   return v;
 }
 
+// x[at[0]], x[at[1]], ...
+static inline VF gather_lanes(const float *x, const int32_t *at) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_i32gather_ps(_mm512_loadu_si512(at), x, 4);
+#elif defined(__AVX2__)
+  return (VF)_mm256_i32gather_ps(x, _mm256_loadu_si256((const __m256i *)at), 4);
+#else
+  VF v;
+  for (int l = 0; l < W; l++) v[l] = x[at[l]];
+  return v;
+#endif
+}
+
 template <typename V, typename T>
 static inline void store_lanes(V v, T *x) {
   static_assert(sizeof(T) * W == sizeof(V), "one element per lane");

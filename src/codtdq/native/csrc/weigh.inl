@@ -83,6 +83,14 @@ struct Range {
   VI code;  // of the next scale to try
 };
 
+// NaN where a value is not finite, else 0.
+ALWAYS_INLINE VF poison_of(const VF *v, int n) {
+  VF bad{}, other{};
+  for (int k = 0; k + 1 < n; k += 2) bad = vfma(v[k], VF{}, bad), other = vfma(v[k + 1], VF{}, other);
+  if (n % 2) bad = vfma(v[n - 1], VF{}, bad);
+  return bad + other;
+}
+
 // Several chains, so that none waits for its last link.
 ALWAYS_INLINE void range_of(const VF *v, int n, VF &low, VF &high) {
   VF lows[4], highs[4];
@@ -143,8 +151,10 @@ static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *
       } else if (w.zero_weight != 0.0f) {
         for (int t = 0; t < count; t++)
           add_weighted_loss(v + b * n, n, grid[b][t], w.zero_weight, loss[t]);
-      } else if (count == kTogether && done == 0 && w.zero_point != COD_ZERO_WIDE) {
-        add_losses<kTogether, true>(v + b * n, n, grid[b], loss);
+      } else if (count > 1 && done == 0 && w.zero_point != COD_ZERO_WIDE) {
+        if (count == 2) add_losses<2, true>(v + b * n, n, grid[b], loss);
+        if (count == 3) add_losses<3, true>(v + b * n, n, grid[b], loss);
+        if (count == 4) add_losses<4, true>(v + b * n, n, grid[b], loss);
       } else if (count == kTogether) {
         add_losses<kTogether, false>(v + b * n, n, grid[b], loss);
       } else {
@@ -161,16 +171,15 @@ static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *
       }
     }
   }
+  if (!w.given) return;
+  for (int b = 0; b < blocks; b++) best[b].step += poison_of(v + b * n, n);
 }
 
 // Adds the largest step of these lanes to `largest`; NaN where a value is not finite.
 ALWAYS_INLINE void widen(const VF *v, int n, const cod::Weighing &w, VF &largest) {
-  VF low, high, bad{}, other_bad{};
+  VF low, high;
   range_of(v, n, low, high);
-  for (int k = 0; k + 1 < n; k += 2)
-    bad = vfma(v[k], VF{}, bad), other_bad = vfma(v[k + 1], VF{}, other_bad);
-  if (n % 2) bad = vfma(v[n - 1], VF{}, bad);
-  const VF step = full_step(low, high, w.levels, w.zero_point) + bad + other_bad;
+  const VF step = full_step(low, high, w.levels, w.zero_point) + poison_of(v, n);
   // as integers: a NaN is larger than anything, and stays
   largest = as_float(umax(as_int(step) & 0x7fffffff, as_int(largest)));
 }
@@ -250,7 +259,7 @@ static inline int32_t divide_group(const float *x, int n, float step, float bott
   int32_t sum = 0;
   for (int i = 0; i < n; i++) {
     float q = nearbyintf(x[i] / step);
-    q = q < bottom ? bottom : q > top ? top : q;
+    q = !(q >= bottom) ? bottom : q > top ? top : q;  // NaN has the lowest code, under a step of NaN
     sum += codes[i] = (int8_t)q;
   }
   return sum;
@@ -268,10 +277,14 @@ static void weigh(const cod::GroupBlock &block, const cod::Weighing &w, cod::Wei
     store_lanes(best[b].inverse, out.inverse + at);
     store_lanes(best[b].bottom, out.bottom + at);
     store_lanes(best[b].top, out.top + at);
-    if (!w.divide && encode_between(block, at, end, w.group, out)) continue;
+    if (w.divide || !encode_between(block, at, end, w.group, out))
+      for (int l = at; l < end; l++)
+        out.sums[l] = divide_group(block.values[l], w.group, out.step[l], out.bottom[l], out.top[l],
+                                   block.codes[l]);
+    if (!w.given || !vany(~(VI)(best[b].step == best[b].step))) continue;
     for (int l = at; l < end; l++)
-      out.sums[l] = divide_group(block.values[l], w.group, out.step[l], out.bottom[l], out.top[l],
-                                 block.codes[l]);
+      if (out.step[l] != out.step[l])
+        out.sums[l] = 0, __builtin_memset(block.codes[l], 0, (size_t)w.group);
   }
 }
 
@@ -331,6 +344,9 @@ static void weigh_pixels(const float *const *rows, int64_t channels, const cod::
       const int64_t c = from + b * W, left = channels - c;
       encode_pixels(v + b * w.group, best[b], valid, w.divide, c, left, codes);
       __builtin_memcpy(step + c, &best[b].step, (size_t)(left < W ? left : W) * sizeof(float));
+      if (!w.given || !vany(~(VI)(best[b].step == best[b].step))) continue;
+      for (int64_t l = 0; l < W && l < left; l++)
+        for (int k = 0; k < valid && best[b].step[l] != best[b].step[l]; k++) codes[k][c + l] = 0;
     }
   }
 }
@@ -360,22 +376,21 @@ ALWAYS_INLINE void butterfly(VF *v) {
   }
 }
 
+// W values of (x[order] - shift) / scale, from the i-th on.
+ALWAYS_INLINE VF moved_lanes(const float *x, int64_t i, const cod_transform &t) {
+  VF v = t.order ? gather_lanes(x, t.order + i) : load_lanes(x + i);
+  if (t.shift) v -= load_lanes(t.shift + i);
+  if (t.scale) v = quotient(v, load_lanes(t.scale + i), load_lanes(t.inverse + i));
+  return v;
+}
+
 // y = R((x[order] - shift) / scale) with shift and scale in the new order; R rotates whole blocks of
 // 32 values. Same operations in the same order as torch's, so that no bit differs.
 static void transform(const float *x, int64_t n, const cod_transform &t, float *y) {
   const bool moved = t.order || t.shift || t.scale;
   const int64_t rotated = t.hadamard ? n / 32 * 32 : 0;
   int64_t i = moved ? 0 : rotated;
-  for (; i + W <= n; i += W) {
-    VF v;
-    if (t.order)
-      for (int l = 0; l < W; l++) v[l] = x[t.order[i + l]];
-    else
-      v = load_lanes(x + i);
-    if (t.shift) v -= load_lanes(t.shift + i);
-    if (t.scale) v = quotient(v, load_lanes(t.scale + i), load_lanes(t.inverse + i));
-    store_lanes(v, y + i);
-  }
+  for (; i + W <= n; i += W) store_lanes(moved_lanes(x, i, t), y + i);
   for (; i < n; i++) {
     y[i] = x[t.order ? t.order[i] : i];
     if (t.shift) y[i] -= t.shift[i];

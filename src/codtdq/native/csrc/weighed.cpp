@@ -1,5 +1,5 @@
-// Groups whose range is weighed: 4-bit codes, a zero-point, an E4M3 scale under one float per image.
-// Two passes over an image: the largest step gives the unit of its scales, then groups are encoded.
+// Groups whose range is weighed: 4-bit codes, a zero-point, an E4M3 scale in multiples of a unit.
+// Where the unit is not given, an image is passed over twice: its largest step gives the unit.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -88,6 +88,11 @@ cod::Weighing weighing_of(const cod_weigh_spec &spec, int64_t size) {
   return w;
 }
 
+void take_unit(float unit, cod::Weighing &w) {
+  w.unit = unit, w.given = true;
+  w.divide = unit > 0x1p91f;
+}
+
 // The unit of an image's scales; false where a value is not finite: then nothing has a code.
 bool set_unit(float largest, cod::Weighing &w) {
   const float unit = largest / kLargestE4M3;
@@ -100,7 +105,7 @@ bool usable(const cod_rows *x, int64_t images, const cod_weigh_spec *spec, const
   return x && spec && out && images >= 1 && x->rows >= 0 && x->rows % images == 0 &&
          x->channels >= 1 && (x->data || x->rows == 0) && spec->bits >= 2 && spec->bits <= 7 &&
          spec->group >= 1 && spec->group <= COD_MAX_GROUP && spec->trials >= 1 &&
-         spec->trials <= COD_MAX_TRIALS && spec->zero_point >= COD_ZERO_NONE &&
+         spec->trials <= COD_MAX_TRIALS && spec->unit >= 0 && spec->unit < 0x1p110f && spec->zero_point >= COD_ZERO_NONE &&
          (spec->zero_point < COD_ZERO_WIDE || (spec->zero_point == COD_ZERO_WIDE && spec->bits <= 4));
 }
 
@@ -157,12 +162,15 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
         }
       }
     };
-    cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
-      walk(first, last, true, [&](const cod::GroupBlock &block, int64_t) {
-        largest.add(k.widest(block, w, largest.value()));
+    if (spec->unit > 0)
+      take_unit(spec->unit, w);
+    else
+      cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
+        walk(first, last, true, [&](const cod::GroupBlock &block, int64_t) {
+          largest.add(k.widest(block, w, largest.value()));
+        });
       });
-    });
-    if (!set_unit(largest.value(), w)) {
+    if (!w.given && !set_unit(largest.value(), w)) {
       if (out->codes)
         std::memset(out->codes + row0 * out->code_stride, 0, (size_t)(positions * out->code_stride));
       fill(out->step ? out->step + row0 * count : nullptr, positions * count, NAN);
@@ -226,12 +234,15 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
         visit(rows, g, (int)(end - begin));
       }
     };
-    cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
-      walk(first, last, true, [&](const float *const *rows, int64_t, int) {
-        largest.add(k.widest_pixels(rows, channels, w));
+    if (spec->unit > 0)
+      take_unit(spec->unit, w);
+    else
+      cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
+        walk(first, last, true, [&](const float *const *rows, int64_t, int) {
+          largest.add(k.widest_pixels(rows, channels, w));
+        });
       });
-    });
-    if (!set_unit(largest.value(), w)) {
+    if (!w.given && !set_unit(largest.value(), w)) {
       if (out->codes)
         std::memset(out->codes + row0 * out->code_stride, 0, (size_t)(positions * out->code_stride));
       fill(out->step ? out->step + group0 * channels : nullptr, count * channels, NAN);
