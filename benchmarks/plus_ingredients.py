@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,12 +84,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file of rows; finished ones are skipped")
     args = parser.parse_args()
     rows = args.out.read_text().splitlines() if args.out and args.out.exists() else []
-    done = {(row["model"], row["stress"], row["setting"]) for row in map(json.loads, rows)}
+    done = {_key(row) for row in map(json.loads, rows)}
     for name in args.models.split(","):
-        wanted = {label: what for label, what in settings().items() if args.only in label}
-        for row in measure(
-            name, args, {k: w for k, w in wanted.items() if (name, args.stress, k) not in done}
-        ):
+        about = {"model": name, "stress": args.stress, "calibration": args.calibration,
+                 "images": args.images}  # fmt: skip
+        wanted = {
+            label: what
+            for label, what in settings().items()
+            if args.only in label and _key(about | {"setting": label}) not in done
+        }
+        for row in measure(about, wanted) if wanted else ():
             line = json.dumps(row) + "\n"
             sys.stdout.write(line)
             sys.stdout.flush()
@@ -97,17 +102,21 @@ def main() -> None:
                     file.write(line)
 
 
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("model", "stress", "calibration", "images", "setting"))
+
+
 def measure(
-    name: str, args: argparse.Namespace, wanted: dict[str, tuple[str, dict[str, object]]]
+    about: dict[str, Any], wanted: dict[str, tuple[str, dict[str, object]]]
 ) -> Iterator[dict[str, object]]:
-    """Rows of one model."""
-    model = codtdq.create_model(name).eval()
-    calib = open_dataset("camosynth/calib", limit=args.calibration)
-    data = CalibrationImages(model, calib, count=args.calibration, batch_size=8)
-    val = open_dataset("camosynth/val", limit=args.images)
-    batches = list(CalibrationImages(model, val, count=args.images, batch_size=8))
+    """Rows of one model; about: what they begin with."""
+    model = codtdq.create_model(about["model"]).eval()
+    calib = open_dataset("camosynth/calib", limit=about["calibration"])
+    data = CalibrationImages(model, calib, count=about["calibration"], batch_size=8)
+    val = open_dataset("camosynth/val", limit=about["images"])
+    batches = list(CalibrationImages(model, val, count=about["images"], batch_size=8))
     masks, best = probabilities(model, model, batches), evaluate(model, val).metrics["S"]
-    start = plant_outliers(model, next(iter(data))) if args.stress else model
+    start = plant_outliers(model, next(iter(data))) if about["stress"] else model
     for label, (method, changes) in wanted.items():
         before = time.process_time()
         quantized = apply_method(start, method, data, changes=changes)
@@ -115,7 +124,7 @@ def measure(
         found = probabilities(quantized, model, batches)
         both, either = (found > 0.5) & (masks > 0.5), (found > 0.5) | (masks > 0.5)
         yield {
-            "model": name, "stress": args.stress, "setting": label,
+            **about, "setting": label,
             "difference": round(float((found - masks).abs().mean()), 5),
             "overlap": round(float(both.sum() / either.sum()), 4),
             "S": round(evaluate(quantized, val).metrics["S"], 4), "S_float": round(best, 4),

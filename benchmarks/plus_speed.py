@@ -2,7 +2,7 @@
 
 Calibrating a full-size network takes long, and the time of a product does not depend on its codes:
 weights go to the nearest codes here, inputs to the method's own groups. Transforms are those that
-calibration gives the small network of the same design, dealt out in running order (`--like`), or a
+calibration gives the small network of the same design, dealt out in its order (`--like`), or a
 share of the dense operators gets a whole one (mean, scale, order, rotation), the dearest there is.
 
     python benchmarks/plus_speed.py --model cfrn --like cfrn-small --threads 1

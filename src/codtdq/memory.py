@@ -21,6 +21,9 @@ def give_back() -> None:
 @cache
 def _trim() -> Any:
     try:
-        return getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
     except (OSError, TypeError):
         return None
+    if trim is not None:
+        trim.argtypes = [ctypes.c_size_t]
+    return trim

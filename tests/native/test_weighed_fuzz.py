@@ -115,7 +115,7 @@ def test_codes(shape, seed, special, share, layout, grid, kind, unit, ingredient
         one, ours, theirs = (t[image : image + 1].double() for t in (y, found, expected))
         size = one.abs().max()
         # clipping and rounding cost no more than losing the value would
-        assert (ours - one).abs().max() <= max(size, unit if unit else 0) + 1e-29
+        assert (ours - one).abs().max() <= size + 1e-29
         if 1e-12 <= size <= 1e12:  # squares are neither lost nor beyond float32
             ours, theirs = (weighed_losses(scheme, t, one) for t in (ours, theirs))
             off = 2.4e-7 * size

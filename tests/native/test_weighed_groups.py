@@ -92,6 +92,10 @@ def test_units_that_are_given(kind, zero_point, name):
         reach = 448 * 3e-5 * 15  # of the last unit but one: larger values are cut
         scheme = kind(4, 32, 4, zero_point="inside", unit=3e-5)
         assert scheme(noise(2, 77, 64)).abs().max() <= reach * 1.001
+        for size in (1e10, 1e36):  # far beyond: the largest scales, not the smallest
+            far = kind(4, 32, 4, unit=1e-4)(torch.full((1, 64, 64), size))
+            assert bool((far >= 448 * 1e-4 * 15 / 2).all())
+            assert torch.equal(far, kind(4, 32, 4, unit=1e-4).plain(torch.full((1, 64, 64), size)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,7 +191,8 @@ def test_transforms_give_the_bits_of_torch(channels, name):
 
 def test_what_the_engine_does_not_take_stays_with_torch():
     x = noise(1, 40, 200)
-    for scheme in (TokenGroups(8), TokenGroups(4, 200), TokenGroups(4, trials=17),
+    for scheme in (TokenGroups(4, unit=1e-35), TokenGroups(4, unit=1e30),
+                   TokenGroups(8), TokenGroups(4, 200), TokenGroups(4, trials=17),
                    TokenGroups(5, zero_point="wide")):  # fmt: skip
         assert scheme.grid.obstacle() and engine_values(scheme.grid, x) is None
         assert torch.equal(scheme(x), scheme.plain(x))

@@ -60,6 +60,8 @@ from codtdq.methods.plus.weight_groups import FEW_CHANNELS
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import MethodSite, Workbench
 
+STATE_FORMAT = 2  # of what a stopped calibration leaves; raised when operators settle otherwise
+
 
 @register_method(
     "cod-tdq-plus",
@@ -80,7 +82,8 @@ def cod_tdq_plus(bench: Workbench) -> None:
     config: PlusConfig = bench.config
     files = None
     if bench.state_dir is not None:
-        key = fingerprint(bench, bench.batches(config.images), {"method": "cod-tdq-plus"})
+        about = {"method": "cod-tdq-plus", "format": STATE_FORMAT}
+        key = fingerprint(bench, bench.batches(config.images), about)
         files = SettledFiles(bench.state_dir, key)
     floating = bench.floating()
     stats = collect_inputs(bench, images=config.images)

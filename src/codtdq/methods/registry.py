@@ -123,7 +123,7 @@ def register_method(
 
     config: dataclass of the method's settings; `settings` changes some defaults, so that one
         function can stand under several names (variants).
-    sketch: installs the same schemes with blank weights, after one image of noise: what
+    sketch: installs the same schemes with blank weights, after one blank image: what
         `codtdq plan` shows. Only for methods whose formats do not depend on the images.
     declaration: the fields of `MethodInfo`.
 

@@ -60,12 +60,13 @@ class Workbench:
     def floating(self) -> nn.Module:
         """The model in float as it was given, in eval mode; to be asked for before any change.
 
-        Its parameters are those of the caller's model, not copies: a large network fits once more
-        into memory, or it does not.
+        Parameters are those of the caller's model (if it is known), not copies: a large network
+        fits once more into memory, or it does not.
         """
-        source = self.model if self.original is None else self.original
-        tensors = [] if self.original is None else [*source.parameters(), *source.buffers()]
-        return copy.deepcopy(source, {id(tensor): tensor for tensor in tensors}).eval()
+        if self.original is None:
+            return copy.deepcopy(self.model).eval()
+        shared = {id(parameter): parameter for parameter in self.original.parameters()}
+        return copy.deepcopy(self.original, shared).eval()
 
     @cached_property
     def graph(self) -> ModelGraph:

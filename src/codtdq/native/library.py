@@ -23,7 +23,7 @@ from typing import Any
 
 from codtdq.errors import UnsupportedError
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
 OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one

@@ -18,6 +18,7 @@ from codtdq.native.library import Input, Output, Quantized, Rows, WeighSpec, byr
 from codtdq.native.products import ACTIVATIONS, WIDE, Codes, Window, depthwise_outputs
 
 ZERO_POINTS = {"none": 0, "inside": 1, "wide": 2}
+LEAST_UNIT, LARGEST_UNIT = 1e-30, 1e27  # beyond, steps or their reciprocals are denormal
 MOST_BITS = 7  # of codes: q - z is an int8
 
 
@@ -40,6 +41,8 @@ class GroupGrid(NamedTuple):
             return f"groups of {self.group}, more than {library.MAX_GROUP}"
         if self.trials > library.MAX_TRIALS:
             return f"{self.trials} scales to weigh, more than {library.MAX_TRIALS}"
+        if self.unit and not LEAST_UNIT <= self.unit <= LARGEST_UNIT:
+            return f"scales in units of {self.unit:g}"
         return None
 
     @property

@@ -46,7 +46,7 @@ def test_activations_are_those_of_the_preset():
     assert compared >= 4
 
 
-def test_weights_have_one_scale_per_output_and_clip_nothing():
+def test_weights_have_one_scale_per_output_that_just_covers():
     model, floating = quantize(), small_net()
     for name, operator in sim_operators(model).items():
         store, weight = operator.weight_store, floating.get_submodule(name).weight
@@ -74,6 +74,10 @@ def test_saved_models_come_back_bit_for_bit(tmp_path):
     again = codtdq.load(tmp_path / "q", model=small_net(), backend="reference")
     with torch.no_grad():
         assert torch.equal(again(x), model(x))
+
+
+def test_widths_are_those_of_the_method():
+    assert {q.spec.bits for q in inputs_of(quantize(act_bits=8)) if hasattr(q, "spec")} == {8}
 
 
 @pytest.mark.parametrize("base", ["fp32", "unheard-of"])

@@ -16,6 +16,7 @@ from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
 from codtdq.methods.outline import outline
 from codtdq.methods.plus import sequence
+from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.plus.lockstep import Lockstep
 from codtdq.methods.plus.sequence import lanes_for, least_lanes
 from codtdq.methods.registry import MethodConfig
@@ -120,6 +121,7 @@ def test_lanes_follow_rows_and_room():
 def test_fewer_lanes_where_tensors_are_large(monkeypatch):
     monkeypatch.setattr(sequence, "FEW_PIXELS", 1)
     monkeypatch.setattr(sequence, "STOP_VALUES", 1)
+    monkeypatch.setattr(sequence, "LANES", 1)
     seen = []
     gather = sequence.gather
     monkeypatch.setattr(
@@ -234,6 +236,38 @@ def test_resumes_where_it_was(default, tmp_path, monkeypatch):
     settled.clear()
     state(sweeps=1)  # another setting starts anew
     assert len(settled) == len(files)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trials": 0}, {"trials": "x"}, {"group": 0}, {"weight_group": -3}, {"sweeps": -1},
+        {"transforms": "hadamard"}, {"ridges": 0.1}, {"images": 0},
+    ],
+)  # fmt: skip
+def test_settings_are_checked(change):
+    with pytest.raises(ConfigError, match=f"{next(iter(change))} is .*accepted"):
+        PlusConfig().replace(**change)
+
+
+def test_a_resumed_calibration_runs_as_many_lanes(default, tmp_path, monkeypatch):
+    for name in ("FEW_PIXELS", "LANES", "LANE_PIXELS", "POOLED", "ROWS", "ROWS_PER_COLUMN"):
+        monkeypatch.setattr(sequence, name, 1)
+
+    def calibrate():
+        return apply_method(small_net(), METHOD, BATCHES, state_dir=tmp_path)
+
+    whole = calibrate()
+    files = sorted(tmp_path.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
+    assert len(files) > 4
+    for file in files[-2:]:
+        file.unlink()
+    again = calibrate()
+    assert again.method_record.notes == whole.method_record.notes
+    counts = {fact["lanes"] for fact in whole.method_record.notes["operators"].values()}
+    assert len(counts) > 1
+    x = images(2, seed=3)
+    assert torch.equal(run(again, x), run(whole, x))
 
 
 def test_an_unknown_transform_is_named():

@@ -47,8 +47,17 @@ def test_a_given_unit_costs_no_accuracy_and_no_bits():
     assert given.bits(80) < own.bits(80)
 
 
-def test_an_input_of_zeros_has_a_unit():
+def test_inputs_that_were_always_zero_leave_the_unit_to_the_images():
     zeros = torch.zeros(4, 64)
-    scheme = TokenGroups(4)
-    scheme.unit = unit_of(scheme, Transform(), zeros, zeros[0], zeros[0])
-    assert scheme.unit > 0 and torch.equal(scheme(zeros[None]), zeros[None])
+    assert unit_of(TokenGroups(4), Transform(), zeros, zeros[0], zeros[0]) == 0.0
+
+
+def test_extremes_that_no_sampled_row_has_count():
+    """Channels past the last whole block are not rotated: their exact extremes are known."""
+    low, high = LOW.clone(), HIGH.clone()
+    high[70] = 100.0
+    unit = unit_of(TokenGroups(4, 32), TRANSFORMS["rotation"], ROWS, low, high)
+    assert 448 * unit >= ROOM * 100 / 15
+    high[70], high[7] = HIGH[70], 100.0  # a spike in a block: spread over it
+    unit = unit_of(TokenGroups(4, 32), TRANSFORMS["rotation"], ROWS, low, high)
+    assert 448 * unit >= ROOM * (100 / 32**0.5) / 15

@@ -8,6 +8,7 @@ from codtdq.errors import ConfigError
 from codtdq.methods.plus.choosing import KINDS
 from codtdq.methods.plus.grid import ZERO_POINTS
 from codtdq.methods.registry import MethodConfig
+from codtdq.quantizer.spec import check_positive_int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class PlusConfig(MethodConfig):
     base: str = ""  # a preset whose ranges stay where no ingredient replaces them; "": none stay
     everywhere: bool = True  # False: shared ranges of the base stay shared
     weight_group: int = 32  # 0: one scale per output
-    search: bool = True  # scales of weights by their error; False: the least that clips nothing
+    search: bool = True  # scales of weights by their error; False: the nearest that just covers
     token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
     pixel_zero: str = "inside"  # of pixel groups
     pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
@@ -37,6 +38,14 @@ class PlusConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("group", "trials", "images"):
+            check_positive_int(name, getattr(self, name))
+        for name in ("weight_group", "sweeps"):
+            if getattr(self, name) != 0:
+                check_positive_int(name, getattr(self, name))
+        for name in ("transforms", "ridges", "exponents"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: a list")
         for kind in self.transforms:
             if kind not in KINDS:
                 raise ConfigError(f"transform {kind!r} is unknown; accepted: {', '.join(KINDS)}")

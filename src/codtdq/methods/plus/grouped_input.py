@@ -70,7 +70,7 @@ class TokenGroups(InputQuantizer):
         return values.reshape(images, positions, channels + short)[..., :channels]
 
     def bits(self, channels: int) -> float:
-        """Codes, scale and zero-point of every group, and the image's float32."""
+        """Codes, scale and zero-point of every group, and an image's float32 if it brings one."""
         return travelling_bits(
             self.code_bits, channels, self.positions, self.group, self.zero_point, self.unit
         )

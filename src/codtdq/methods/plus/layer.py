@@ -29,7 +29,7 @@ class LayerSettings:
     sweeps: int = 2  # of coordinate descent
     ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # of shifted targets; empty: the weight itself
     correct_bias: bool = True
-    search: bool = True  # scales by their error; else the least that clips nothing
+    search: bool = True  # scales by their error; else the nearest that just covers
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ Calibration images go through the float network and through the one that is bein
 images per lane. A lane is a thread that sleeps at an operator with nothing but its living tensors
 in memory; only one lane runs at a time. When all lanes wait at the same operator, its inputs in the
 quantized network and its outputs in the float network can be read as often as needed, and the lanes
-go on once it is settled. So every image runs once through each network, however many operators
-there are.
+go on once it is settled. So an image runs once through each network, however many operators there
+are, as long as its lane is kept.
 
-Lanes may be fewer than the images (`run`): where tensors are large, some wait outside, and where
-more are wanted again, they run through what is settled to where the others are.
+Lanes may be fewer than the batches (`run`): where tensors are large some are ended, and where more
+are wanted new ones run through what is settled to where the others are.
 """
 
 from __future__ import annotations
@@ -87,7 +87,12 @@ class Lockstep:
     """All lanes of both models. Use as a context manager: it ends the lanes."""
 
     def __init__(
-        self, floating: nn.Module, quantized: nn.Module, names: Sequence[str], batches: list[Any]
+        self,
+        floating: nn.Module,
+        quantized: nn.Module,
+        names: Sequence[str],
+        batches: list[Any],
+        count: int | None = None,
     ) -> None:
         self._pending = set(names)
         self._order = {name: i for i, name in enumerate(names)}
@@ -101,7 +106,7 @@ class Lockstep:
             )
         self._models, self._batches = (floating, quantized), batches
         self.lanes: list[tuple[Lane, Lane]] = []
-        self.run(len(batches))
+        self.run(len(batches) if count is None else count)
 
     def __enter__(self) -> Lockstep:
         return self
@@ -148,10 +153,6 @@ class Lockstep:
         if not found:
             raise CalibrationError(f"the two networks never reach {name} with the same images")
         return [(x, y) for x, y in found if x is not None and y is not None]
-
-    def skip(self, names: Sequence[str]) -> None:
-        """Do not stop at these operators: they are settled."""
-        self._pending.difference_update(names)
 
     def _before(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:

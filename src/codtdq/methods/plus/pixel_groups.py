@@ -34,7 +34,7 @@ class PixelGroups(TokenGroups):
         return values.reshape(images, channels, positions + short)[..., :positions].transpose(1, 2)
 
     def bits(self, channels: int) -> float:
-        """Codes, scale and zero-point of every group, and the image's float32."""
+        """Codes, scale and zero-point of every group, and an image's float32 if it brings one."""
         return travelling_bits(
             self.code_bits, self.positions, channels, self.group, self.zero_point, self.unit
         )

@@ -33,7 +33,8 @@ def input_scheme(
         shared = base.mode != GROUPED and not config.everywhere
         if shared or (config.trials == 1 and config.token_zero == "none"):
             mode = base.mode if shared else GROUPED
-            return ProjectedRanges(**dataclasses.asdict(base) | {"mode": mode})
+            spec = dataclasses.asdict(base) | {"mode": mode, "bits": site.act_bits}
+            return ProjectedRanges(**spec)
     scheme = PixelGroups if pixels else TokenGroups
     return scheme(
         site.act_bits, config.group, config.trials, config.zero_weight,

@@ -29,6 +29,8 @@ STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more
 LANES = 4  # at least, where there are so many images
 HELD_OUT = 4  # one lane in so many
 ROWS, ROWS_PER_COLUMN = 8192, 16  # of one operator: at most the larger of both
+POOLED = 64  # rows of a lane below which an operator works on pooled vectors
+TRIM_EVERY = 8  # operators
 WIDE = 2048  # columns K of a weight whose matrices [K, K] count in memory
 
 
@@ -43,26 +45,32 @@ def settle_in_order(
     """
     sites = {site.name: site for site in bench.sites if site.weight_bits is not None}
     facts: dict[str, Any] = {}
+    running = 0
     for name in list(sites):
         kept = files.restore(name) if files is not None else None
         if kept is not None:
             _install(bench, sites.pop(name), kept[0], kept[1])
             facts[name] = kept[2]
+            running = int(kept[2]["lanes"])  # to go on as if nothing had happened
     if not sites:
         return facts
     batches = lane_batches(bench, images)
+    least = least_lanes(batches)
     with (
         Progress("settling operators", len(sites)) as bar,
-        Lockstep(floating, bench.model, list(sites), batches) as lanes,
+        Lockstep(floating, bench.model, list(sites), batches, max(running, least)) as lanes,
     ):
-        lanes.run(least := least_lanes(batches))
-        for name in lanes.stops():
+        for number, name in enumerate(lanes.stops()):
             lanes.run(lanes_for(sites[name], lanes.pairs(name)[0], len(lanes.lanes), least))
             lanes.advance()
-            if _columns(sites[name]) >= WIDE:
+            if _columns(sites[name]) >= WIDE or number % TRIM_EVERY == 0:
                 give_back()  # room for matrices [K, K]
-            fact = _settle_site(bench, sites[name], lanes.pairs(name), settings, files)
-            facts[name] = fact
+            fact = _settle_site(bench, sites[name], lanes.pairs(name), settings)
+            facts[name] = fact = {**fact, "lanes": len(lanes.lanes)}
+            if files is not None:
+                module = sites[name].module
+                assert isinstance(module, SimOperator)
+                files.save(name, module.weight_store, module._parameters.get("bias"), fact)
             bar.step(note=name)
     return facts
 
@@ -83,25 +91,27 @@ def least_lanes(batches: list[Any]) -> int:
     """How many lanes always run: those of FEW_PIXELS, or all where the size is not known."""
     if not isinstance(batches[0], Tensor):
         return len(batches)
-    return min(len(batches), -(-FEW_PIXELS // batches[0][:, 0].numel()))
+    return min(len(batches), max(LANES, -(-FEW_PIXELS // batches[0][:, 0].numel())))
 
 
 def lanes_for(site: MethodSite, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
     """Lanes for one operator: as many as its rows ask for, as far as there is room.
 
     A lane that ends must run again from the start if it is wanted later: so none ends for being
-    too much, only for lack of room.
+    too much, only for lack of room, and none starts for the sake of a few rows.
     """
     x, y = pair
-    rows = max(y.numel() // site.weight.shape[0], 1)
-    wanted = -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows)
-    room = STOP_VALUES // (x.numel() + y.numel())
+    rows = y.numel() // site.weight.shape[0]
+    wanted = 0
+    if rows >= POOLED:
+        wanted = -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows)
+    room = STOP_VALUES // max(x.numel() + y.numel(), 1)
     return max(least, min(max(wanted, running), room))
 
 
 def _settle_site(
     bench: Workbench, site: MethodSite, pairs: list[tuple[Tensor, Tensor]],
-    settings: LayerSettings, files: SettledFiles | None,
+    settings: LayerSettings,
 ) -> dict[str, Any]:  # fmt: skip
     module = site.module
     assert isinstance(module, SimOperator)
@@ -119,8 +129,6 @@ def _settle_site(
         "error": result.error,
     }
     _install(bench, site, result.store, result.bias)
-    if files is not None:
-        files.save(site.name, result.store, result.bias, fact)
     return fact
 
 

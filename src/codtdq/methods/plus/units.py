@@ -26,25 +26,36 @@ ROOM = 2.0  # above the largest step that calibration saw
 def unit_of(
     scheme: TokenGroups, transform: Transform, rows: Tensor, low: Tensor, high: Tensor
 ) -> float:
-    """A unit under which no step of the calibration images is cut, nor one twice as large.
+    """A unit under which twice the largest step of the calibration images is still a scale.
+
+    Exact but for rotated blocks, where sampled rows and single spikes tell. 0.0, which stands for
+    the images' own units, where all inputs were zero.
 
     rows: sampled tokens [R, C]; low, high: [C], extremes over all tokens. All before the transform.
     """
     levels = code_limits(scheme.code_bits, False)[1]
     plain = Transform(transform.shift, transform.scale, transform.order)
     low, high = plain.tokens(low), plain.tokens(high)
-    if scheme.along_pixels:
-        step = full_step(low, high, levels, scheme.zero_point)[0]
-    else:
-        bottom, top = _grouped(low, scheme.group).amin(-1), _grouped(high, scheme.group).amax(-1)
-        if transform.hadamard:
-            # a spike of a block is spread over it; of what meets there, sampled rows must tell
-            spike = torch.maximum(top, -bottom) * (2 / math.sqrt(BLOCK))
-            mixed = _grouped(transform.tokens(rows), scheme.group)
-            bottom = torch.minimum(mixed.amin(-1).amin(0), -spike)
-            top = torch.maximum(mixed.amax(-1).amax(0), spike)
-        step = full_step(bottom, top, levels, scheme.zero_point)[0]
-    return max(ROOM * float(step.max()) / LARGEST_E4M3, TINY)
+    if transform.hadamard:
+        low, high = _rotated(low, high, transform.tokens(rows))
+    if not scheme.along_pixels:
+        low, high = _grouped(low, scheme.group).amin(-1), _grouped(high, scheme.group).amax(-1)
+    step = float(full_step(low, high, levels, scheme.zero_point)[0].max())
+    return max(ROOM * step / LARGEST_E4M3, TINY) if step > 0 else 0.0
+
+
+def _rotated(low: Tensor, high: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Extremes [C] behind the rotation of whole blocks: of rotated rows [R, C], and of a spike,
+    which is spread over its block.
+    """
+    whole = low.shape[0] // BLOCK * BLOCK
+    spike = torch.maximum(high, -low)[:whole].unflatten(0, (-1, BLOCK)).amax(1)
+    spike = (spike * (2 / math.sqrt(BLOCK))).repeat_interleave(BLOCK)
+    seen = rows[:, :whole]
+    return (
+        torch.cat((torch.minimum(seen.amin(0), -spike), low[whole:])),
+        torch.cat((torch.maximum(seen.amax(0), spike), high[whole:])),
+    )
 
 
 def _grouped(x: Tensor, group: int) -> Tensor:

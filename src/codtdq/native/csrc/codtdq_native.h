@@ -13,7 +13,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 3
+#define COD_ABI_VERSION 4
 #define COD_EPS 1e-8f              /* floor of every radius and step */
 #define COD_STD_EPS 1e-12          /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -112,7 +112,8 @@ typedef struct {
 } cod_weigh_spec;
 
 /* Rows are images of equal length. Codes have their zero-point taken off, a step that is NaN marks
- * an image (under a given unit: a group) with a value that is not finite. Token groups: along the channels of a row; step and sums
+ * an image (under a given unit: a group) with a value that is not finite. Token groups: along the
+ * channels of a row; step and sums
  * [rows, K]. Pixel groups: along the rows of a channel; step [images, ceil(rows of an image /
  * group), channels], no sums. radius, active and infeasible are not written. */
 COD_API int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,

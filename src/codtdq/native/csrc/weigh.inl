@@ -109,7 +109,8 @@ ALWAYS_INLINE void range_of(const VF *v, int n, VF &low, VF &high) {
 
 // The scale that covers [low, high] and the zero-point that goes with it.
 ALWAYS_INLINE void cover(const cod::Weighing &w, Range &r) {
-  const VF full = full_step(r.low, r.high, w.levels, w.zero_point);
+  VF full = full_step(r.low, r.high, w.levels, w.zero_point);
+  if (w.given) full = fmin_lanes(full, VF{} + w.unit * 448.0f);  // the quotient must not overflow
   r.code = covering_code(over(full, w.unit));
   const VF start = w.zero_point == COD_ZERO_NONE ? full * w.levels / -2.0f : r.low;
   r.zero = within(vround(-start / (value_of_code(r.code) * w.unit)), 0.0f, w.levels);
@@ -132,8 +133,15 @@ ALWAYS_INLINE Grid next_grid(const cod::Weighing &w, Range &r) {
 // The grids with the least squared error among the scales that are tried, for `blocks` times W
 // groups. Step by step over all of them: the numbers of one group depend on each other, those of
 // the groups do not, and the processor always has some to work on.
-static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *best) {
+static void weigh_blocks(VF *v, int blocks, const cod::Weighing &w, Grid *best) {
   const int n = w.group;
+  VF poison[kBlocks]{};
+  for (int b = 0; b < blocks && w.given; b++) {
+    poison[b] = poison_of(v + b * n, n);
+    const VI sound = poison[b] == 0.0f;
+    if (vany(~sound))  // such a group gets a step of NaN; its grid must be one all the same
+      for (int k = b * n; k < b * n + n; k++) v[k] = choose(sound, v[k], VF{});
+  }
   Range range[kBlocks];
   Grid grid[kBlocks][kTogether];
   VF least[kBlocks];
@@ -171,8 +179,7 @@ static void weigh_blocks(const VF *v, int blocks, const cod::Weighing &w, Grid *
       }
     }
   }
-  if (!w.given) return;
-  for (int b = 0; b < blocks; b++) best[b].step += poison_of(v + b * n, n);
+  for (int b = 0; b < blocks; b++) best[b].step += poison[b];
 }
 
 // Adds the largest step of these lanes to `largest`; NaN where a value is not finite.

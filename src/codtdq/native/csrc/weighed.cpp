@@ -13,6 +13,7 @@ using cod::kernels;
 
 constexpr int kRowBlock = 16;  // rows of token groups that are read at once
 constexpr float kLargestE4M3 = 448.0f, kTiny = 1e-30f;
+constexpr float kLargestUnit = 1e27f;  // the reciprocal of no step is denormal
 
 // Rows as contiguous floats, transformed, the last value repeated up to `padded`.
 class Reader {
@@ -90,7 +91,6 @@ cod::Weighing weighing_of(const cod_weigh_spec &spec, int64_t size) {
 
 void take_unit(float unit, cod::Weighing &w) {
   w.unit = unit, w.given = true;
-  w.divide = unit > 0x1p91f;
 }
 
 // The unit of an image's scales; false where a value is not finite: then nothing has a code.
@@ -105,7 +105,9 @@ bool usable(const cod_rows *x, int64_t images, const cod_weigh_spec *spec, const
   return x && spec && out && images >= 1 && x->rows >= 0 && x->rows % images == 0 &&
          x->channels >= 1 && (x->data || x->rows == 0) && spec->bits >= 2 && spec->bits <= 7 &&
          spec->group >= 1 && spec->group <= COD_MAX_GROUP && spec->trials >= 1 &&
-         spec->trials <= COD_MAX_TRIALS && spec->unit >= 0 && spec->unit < 0x1p110f && spec->zero_point >= COD_ZERO_NONE &&
+         spec->trials <= COD_MAX_TRIALS && 
+         (spec->unit == 0 || (spec->unit >= kTiny && spec->unit <= kLargestUnit)) &&
+         spec->zero_point >= COD_ZERO_NONE &&
          (spec->zero_point < COD_ZERO_WIDE || (spec->zero_point == COD_ZERO_WIDE && spec->bits <= 4));
 }
 
