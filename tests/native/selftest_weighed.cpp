@@ -108,8 +108,9 @@ struct Group {
   }
   std::vector<Grid> candidates(float unit) const {
     int scale = 1;
-    while (scale < 126 && e4m3(scale) < full_step() / unit * 0.999999f) scale++;
-    const float start = c.zero_point == COD_ZERO_NONE ? full_step() * levels() / -2 : low;
+    const float full = c.unit > 0 ? std::min(full_step(), 448 * c.unit) : full_step();
+    while (scale < 126 && e4m3(scale) < full / unit * 0.999999f) scale++;
+    const float start = c.zero_point == COD_ZERO_NONE ? full * levels() / -2 : low;
     const float inside = std::nearbyint(-start / (e4m3(scale) * unit));
     std::vector<Grid> all;
     for (int t = 0; t < c.trials; t++, scale = std::max(scale - 1, 1)) {

@@ -49,6 +49,7 @@ def quantize_groups(
     levels = code_limits(bits, False)[1]
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     step, lowest, highest = full_step(low, high, levels, zero_point)
+    step = step.clamp(max=LARGEST_E4M3 * unit) if unit else step
     low = (step * levels / -2) if zero_point == "none" else low
     units = torch.full_like(step, unit) if unit else _image_unit(step)
     scale = covering_e4m3(step / units)
