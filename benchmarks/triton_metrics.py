@@ -57,24 +57,29 @@ class Pair:
 
     def measure(self, samples: list[Sample], first: int) -> dict[str, MetricSuite]:
         """Scores of one batch, by execution. first: number of the first image, the noise's seed."""
+        return {
+            SIMULATED: self._scores(self.simulated, samples),
+            TRITON: self._scores(self.triton, samples),
+            NOISY: self.with_noise(samples, seed=first),
+        }
+
+    def with_noise(self, samples: list[Sample], seed: int) -> MetricSuite:
+        """Scores of the simulation on inputs that differ in their last bits."""
+        return self._scores(self.simulated, samples, seed)
+
+    def _scores(
+        self, model: torch.nn.Module, samples: list[Sample], seed: int | None = None
+    ) -> MetricSuite:
         info = self.info
         x = torch.stack([to_input(s.image, info.input_size, info.mean, info.std) for s in samples])
-        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(first))
-        logits = {
-            SIMULATED: mask_logits(self.simulated, info, x),
-            TRITON: mask_logits(self.triton, info, x),
-            NOISY: mask_logits(self.simulated, info, x + NOISE * noise),
-        }
-        return {arm: _scores(samples, found, info.postprocess) for arm, found in logits.items()}
-
-
-def _scores(samples: list[Sample], logits: torch.Tensor, postprocess: str) -> MetricSuite:
-    suite = MetricSuite()
-    for sample, one in zip(samples, logits):
-        assert sample.mask is not None
-        mask = to_mask(one, sample.mask.shape[:2], postprocess)
-        suite.update(mask, sample.mask, name=sample.name)
-    return suite
+        if seed is not None:
+            x += NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+        suite = MetricSuite()
+        for sample, logits in zip(samples, mask_logits(model, info, x)):
+            assert sample.mask is not None
+            mask = to_mask(logits, sample.mask.shape[:2], info.postprocess)
+            suite.update(mask, sample.mask, name=sample.name)
+        return suite
 
 
 def images(start: int, count: int) -> list[Sample]:
