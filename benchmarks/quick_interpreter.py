@@ -6,6 +6,7 @@
 What a kernel computes is left as it is, operation for operation; replaced are
 - the block sizes, by ones as large as the shapes: the interpreter takes its time per program,
 - the preparation of the language, which is repeated at every call of a function inside a kernel,
+- the wrapping of every shape, at every operation, into Triton's own tuples: once per shape,
 - the check of every integer operation for overflow, made by computing it once more,
 - products of integers, which NumPy takes element by element: the same exact sums as float32 of a
   BLAS, as long as they stay below 2^24, else float64,
@@ -46,6 +47,7 @@ def quick_interpreter(tallest: int = 8192) -> Iterator[None]:
             (interpreter.ReduceOps, "sum", _sum),
             (interpreter, "_get_np_dtype", _kinds(interpreter._get_np_dtype)),
             (interpreter, "np_erf_fp32", _erf),
+            *_remembered_shapes(interpreter.tl.core),
         ):
             stack.enter_context(mock.patch.object(target, name, value))
         yield
@@ -105,6 +107,39 @@ def _sum(self: Any, values: Any) -> Any:
 def _kinds(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     of_scalar = functools.cache(stock)
     return lambda kind: stock(kind) if kind.scalar.is_ptr() else of_scalar(kind.scalar)
+
+
+def _remembered_shapes(core: Any) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """(class, method, replacement): types and tensors that share the objects of equal shapes."""
+    of_types: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    of_tensors: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
+    equal = core.block_type.__eq__
+
+    def type_init(self: Any, element_ty: Any, shape: Any) -> None:
+        sides = tuple(getattr(side, "value", side) for side in shape)
+        if sides not in of_types:
+            make_type(self, element_ty, shape)
+            of_types[sides] = self.shape, self.numel
+        self.element_ty, self.name = element_ty, f"<{sides}, {element_ty}>"
+        self.shape, self.numel = of_types[sides]
+
+    def type_equal(self: Any, other: Any) -> Any:
+        if isinstance(other, core.block_type) and self.shape is other.shape:
+            return self.element_ty == other.element_ty
+        return equal(self, other)
+
+    def tensor_init(self: Any, handle: Any, type: Any) -> None:
+        sides = tuple(type.shape) if type.is_block() else ()
+        if sides not in of_tensors:
+            make_tensor(self, handle, type)
+            of_tensors[sides] = self.shape, self.numel
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = of_tensors[sides]
+
+    yield core.block_type, "__init__", type_init
+    yield core.block_type, "__eq__", type_equal
+    yield core.tensor, "__init__", tensor_init
 
 
 def _erf(values: Any) -> Any:

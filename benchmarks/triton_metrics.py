@@ -9,7 +9,8 @@ a yardstick, simulated on an input with noise of 1e-6.
 
 Images are taken in turn from the four test sets of camosynth. OUT/batches.jsonl gets one line per
 finished batch and model; a second start goes on from there. Afterwards OUT/images.jsonl has S and
-MAE of every image and OUT/summary.json every metric's difference with its paired standard error.
+MAE of every image, OUT/summary.json and summary.md every metric's difference with its paired
+standard error; `--summary` makes these of the batches that are there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,13 @@ SPLITS = ("test-easy", "test-texture", "test-small", "test-spikes")
 NOISE = 1e-6  # of the yardstick's input, whose values have a deviation of about 1
 SIMULATED, TRITON, NOISY = "simulated", "triton", "simulated, noise 1e-6"
 TOLERANCE = 2e-3  # of a metric
+READING = (
+    "By `TRITON_INTERPRET=1 python benchmarks/triton_metrics.py`: W4A4, both paths running freely "
+    "over camosynth's four test sets, in Triton's interpreter. Means of the paired differences "
+    "with their standard errors. The last column is the simulated path against itself on inputs "
+    "with noise of 1e-6: what the network makes of differences that mean nothing. E_max and F_max "
+    "are of the mean curve; their errors are of images' own maxima."
+)
 
 
 class Pair:
@@ -145,6 +154,7 @@ def main() -> None:
     found = [line["model"] for line in lines]
     results = [summary([one for one in lines if one["model"] == name]) for name in _unique(found)]
     write(args.out / "summary.json", json.dumps(results, indent=1) + "\n")
+    write(args.out / "summary.md", markdown(results))
     write(args.out / "images.jsonl", "".join(compact(lines)))
 
 
@@ -169,6 +179,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "tolerance": TOLERANCE,
         "cpu_seconds": round(sum(line["cpu_seconds"] for line in lines)),
         "provenance": lines[0]["provenance"],
+        "triton": version("triton"),
     }
 
 
@@ -194,6 +205,28 @@ def _joined(states: Iterator[dict[str, Any]]) -> MetricSuite:
     for state in states:
         suite.merge(MetricSuite.from_state(state))
     return suite
+
+
+def markdown(results: list[dict[str, Any]]) -> str:
+    """Differences of all metrics, a table per model."""
+    lines = ["# Metrics of the Triton kernels against the simulated path", "", READING]
+    for one in results:
+        triton, noisy = (one["differences"][arm] for arm in (TRITON, NOISY))
+        within = [metric for metric, d in triton.items() if abs(d["mean"]) <= TOLERANCE]
+        sure = [m for m in within if abs(triton[m]["mean"]) + 2 * triton[m]["error"] <= TOLERANCE]
+        lines += [
+            "", f"## {one['model']}, {one['preset']}, {one['images']} images", "",
+            f"Within {TOLERANCE:g}: {len(within)} of {len(triton)} metrics; with two standard "
+            f"errors on top: {len(sure)}. {one['cpu_seconds']} s of one core.", "",
+            "| metric | simulated | Triton - simulated | noise of 1e-6 - simulated |",
+            "|---|---|---|---|",
+        ]  # fmt: skip
+        for metric, value in one["metrics"][SIMULATED].items():
+            cells = [
+                f"{d[metric]['mean']:+.5f} ± {d[metric]['error']:.5f}" for d in (triton, noisy)
+            ]
+            lines.append(f"| {metric} | {value:.4f} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def compact(lines: list[dict[str, Any]]) -> Iterator[str]:
