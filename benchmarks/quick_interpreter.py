@@ -67,17 +67,17 @@ def _shape_sized(tallest: int) -> Callable[..., Any]:
 
 
 class _PatchedOnce:
-    """`_patch_lang`, once per set of modules and until the end instead of once per call."""
+    """`_patch_lang`, once per file and until the end instead of once per call."""
 
     def __init__(self, interpreter: Any) -> None:
         self._patch, self._scope = interpreter._patch_lang, interpreter._LangPatchScope
-        self._language = interpreter.tl
-        self._done: dict[bool, Any] = {}
+        self._done: dict[tuple[int, int], Any] = {}
 
     def __call__(self, function: Any) -> Any:
-        whole = any(value is self._language for value in function.__globals__.values())
-        if whole not in self._done:
-            self._done[whole] = self._patch(function)
+        names = function.__globals__  # the first rewriting of a function adds to them
+        key = id(names), len(names)
+        if key not in self._done:
+            self._done[key] = self._patch(function)
         return self._scope()  # nothing to restore yet
 
     def restore(self) -> None:
