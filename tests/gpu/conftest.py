@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # gpu_cases
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here.parents[1] / "benchmarks")]  # gpu_cases, quick_interpreter
 
 
 def power(value):
@@ -23,3 +24,12 @@ def shape_sized_blocks(monkeypatch):
         return tables.Block(m, n, slabs=8)
 
     monkeypatch.setattr(tables, "block_for", block)
+
+
+@pytest.fixture
+def quick():
+    """The interpreter with the same numbers in a fraction of the time, for whole networks."""
+    from quick_interpreter import quick_interpreter
+
+    with quick_interpreter():
+        yield
