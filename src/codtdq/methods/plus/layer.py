@@ -57,17 +57,21 @@ def settle(
     if not settings.correct_bias:
         own = torch.zeros(weight.shape[0]) if bias is None else bias.float()
         fixed = own.reshape(groups, -1)
-    unseen = held.problem(fixed) if held is not None and held.rows else None
-    ridge = None
-    if unseen is not None and settings.ridges:
-        ridge = choose_ridge(blocks, fit.problem(fixed), unseen, settings.ridges)
-    if held is not None:
+    known = unseen = ridge = None
+    if held is not None and held.rows:
+        unseen = held.problem(fixed)
+        known = fit.problem(fixed) if settings.ridges else None
         fit.absorb(held)
         held.clear()
+    if known is not None and unseen is not None:
+        ridge = choose_ridge(blocks, known, unseen, settings.ridges)
+        del known
     problem = fit.problem(fixed)
     fit.clear()
     target = blocks if ridge is None else problem.ridge(blocks, ridge)
     hessian = problem.damped(DAMPING if ridge is None else max(ridge, DAMPING / 10))
+    judge = problem if unseen is None else unseen
+    problem = problem.means()  # all that is asked of it from here on
     index = group_index(weight.shape, settings.group)
     importance = hessian.diagonal(dim1=1, dim2=2)
     scales, scale_format = search_scales(
@@ -85,7 +89,6 @@ def settle(
     )  # fmt: skip
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
-    judge = unseen or problem
     return Settled(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
 
 

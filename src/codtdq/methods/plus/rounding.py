@@ -100,7 +100,7 @@ def compensated_codes(
     """
     columns = weight.shape[2]
     order = hessian.diagonal(dim1=1, dim2=2).mean(0).argsort()  # the largest H_kk comes last
-    lower = cholesky(hessian[:, order][:, :, order])
+    lower = cholesky(hessian[:, order.unsqueeze(1), order])
     wanted = weight[..., order].mT.contiguous()  # [G, K, O]: a column is a run in memory
     step = scales[..., index[order]].mT.contiguous()
     codes, errors = torch.empty_like(wanted), torch.empty_like(wanted)

@@ -23,7 +23,7 @@ from codtdq.methods.workbench import MethodSite, Workbench
 from codtdq.progress import Progress
 
 LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch
-ALL_PIXELS = 72 * 256 * 256  # of all images: 32 of 384 x 384 fit 8 GB beside a large network
+ALL_PIXELS = 63 * 256 * 256  # of all images: 28 of 384 x 384 fit 8 GB beside a large network
 FEW_PIXELS = 128 * 160 * 160  # of those that run side by side even where tensors are large
 STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more could run
 LANES = 4  # at least, where there are so many images
