@@ -131,6 +131,15 @@ def test_fewer_lanes_where_tensors_are_large(monkeypatch):
     assert set(seen) == {1} and likeness(run(model, x), run(small_net(), x)) > 10
 
 
+def test_lanes_that_ended_for_lack_of_room_do_not_start_again(monkeypatch):
+    for name in ("FEW_PIXELS", "LANES", "LANE_PIXELS", "POOLED", "ROWS"):
+        monkeypatch.setattr(sequence, name, 1)
+    plans = iter([2, 5, 3, 9, 2, 9, 9, 9])
+    monkeypatch.setattr(sequence, "lanes_for", lambda *_: next(plans))
+    facts = quantize().method_record.notes["operators"].values()
+    assert [fact["lanes"] for fact in facts] == [2, 5, 3, 3, 2, 2, 2, 2]
+
+
 def test_a_failing_model_ends_all_lanes():
     class Broken(Chain):
         def forward(self, x):

@@ -45,28 +45,32 @@ def settle_in_order(
     """
     sites = {site.name: site for site in bench.sites if site.weight_bits is not None}
     facts: dict[str, Any] = {}
-    running = 0
+    counts: list[int] = []  # of lanes, operator by operator
     for name in list(sites):
         kept = files.restore(name) if files is not None else None
         if kept is not None:
             _install(bench, sites.pop(name), kept[0], kept[1])
             facts[name] = kept[2]
-            running = int(kept[2]["lanes"])  # to go on as if nothing had happened
+            counts.append(int(kept[2]["lanes"]))  # to go on as if nothing had happened
     if not sites:
         return facts
     batches = lane_batches(bench, images)
-    least = least_lanes(batches)
+    counts.insert(0, least := least_lanes(batches))
     with (
         Progress("settling operators", len(sites)) as bar,
-        Lockstep(floating, bench.model, list(sites), batches, max(running, least)) as lanes,
+        Lockstep(floating, bench.model, list(sites), batches, counts[-1]) as lanes,
     ):
         for number, name in enumerate(lanes.stops()):
-            lanes.run(lanes_for(sites[name], lanes.pairs(name)[0], len(lanes.lanes), least))
+            wanted = lanes_for(sites[name], lanes.pairs(name)[0], counts[-1], least)
+            wanted = min(wanted, len(batches))
+            # those that had to end once do not start again: each time they would run all the way
+            counts.append(wanted if counts == sorted(counts) else min(wanted, counts[-1]))
+            lanes.run(counts[-1])
             lanes.advance()
             if _columns(sites[name]) >= WIDE or number % TRIM_EVERY == 0:
                 give_back()  # room for matrices [K, K]
             fact = _settle_site(bench, sites[name], lanes.pairs(name), settings)
-            facts[name] = fact = {**fact, "lanes": len(lanes.lanes)}
+            facts[name] = fact = {**fact, "lanes": counts[-1]}
             if files is not None:
                 module = sites[name].module
                 assert isinstance(module, SimOperator)
@@ -97,8 +101,7 @@ def least_lanes(batches: list[Any]) -> int:
 def lanes_for(site: MethodSite, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
     """Lanes for one operator: as many as its rows ask for, as far as there is room.
 
-    A lane that ends must run again from the start if it is wanted later: so none ends for being
-    too much, only for lack of room, and none starts for the sake of a few rows.
+    None ends for being too much, only for lack of room, and none starts for the sake of a few rows.
     """
     x, y = pair
     rows = y.numel() // site.weight.shape[0]
