@@ -114,12 +114,14 @@ def test_lanes_follow_rows_and_room():
     assert lanes_for(site, (x, y), 20, 1) == 20  # none ends without need
     large = torch.empty(1, 64, 1000, 1000, device="meta")
     assert lanes_for(site, (large, torch.empty(1, 8, 1000, 1000, device="meta")), 20, 3) == 3
-    assert least_lanes([torch.empty(1, 3, 384, 384)] * 60) == 23
+    assert least_lanes([torch.empty(1, 3, 384, 384)] * 28) == 12
+    assert least_lanes([torch.empty(1, 3, 2000, 2000)] * 2) == 2
     assert least_lanes([torch.empty(8, 3, 160, 160)] * 16) == 16
 
 
 def test_fewer_lanes_where_tensors_are_large(monkeypatch):
     monkeypatch.setattr(sequence, "FEW_PIXELS", 1)
+    monkeypatch.setattr(sequence, "FEW_IMAGES", 1)
     monkeypatch.setattr(sequence, "STOP_VALUES", 1)
     monkeypatch.setattr(sequence, "LANES", 1)
     seen = []
@@ -132,7 +134,7 @@ def test_fewer_lanes_where_tensors_are_large(monkeypatch):
 
 
 def test_lanes_that_ended_for_lack_of_room_do_not_start_again(monkeypatch):
-    for name in ("FEW_PIXELS", "LANES", "LANE_PIXELS", "POOLED", "ROWS"):
+    for name in ("FEW_PIXELS", "FEW_IMAGES", "LANES", "LANE_PIXELS", "POOLED", "ROWS"):
         monkeypatch.setattr(sequence, name, 1)
     plans = iter([2, 5, 3, 9, 2, 9, 9, 9])
     monkeypatch.setattr(sequence, "lanes_for", lambda *_: next(plans))
@@ -260,7 +262,15 @@ def test_settings_are_checked(change):
 
 
 def test_a_resumed_calibration_runs_as_many_lanes(default, tmp_path, monkeypatch):
-    for name in ("FEW_PIXELS", "LANES", "LANE_PIXELS", "POOLED", "ROWS", "ROWS_PER_COLUMN"):
+    for name in (
+        "FEW_PIXELS",
+        "FEW_IMAGES",
+        "LANES",
+        "LANE_PIXELS",
+        "POOLED",
+        "ROWS",
+        "ROWS_PER_COLUMN",
+    ):
         monkeypatch.setattr(sequence, name, 1)
 
     def calibrate():

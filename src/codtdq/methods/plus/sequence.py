@@ -24,7 +24,8 @@ from codtdq.progress import Progress
 
 LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch
 ALL_PIXELS = 63 * 256 * 256  # of all images: 28 of 384 x 384 fit 8 GB beside a large network
-FEW_PIXELS = 128 * 160 * 160  # of those that run side by side even where tensors are large
+FEW_PIXELS = 128 * 160 * 160  # of images that always run side by side
+FEW_IMAGES = 12  # of larger ones that do
 STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more could run
 LANES = 4  # at least, where there are so many images
 HELD_OUT = 4  # one lane in so many
@@ -92,10 +93,11 @@ def lane_batches(bench: Workbench, images: int) -> list[Any]:
 
 
 def least_lanes(batches: list[Any]) -> int:
-    """How many lanes always run: those of FEW_PIXELS, or all where the size is not known."""
-    if not isinstance(batches[0], Tensor):
+    """How many lanes always run: all where images are small, else those of FEW_IMAGES."""
+    first = batches[0]
+    if not isinstance(first, Tensor) or len(batches) * first[:, 0].numel() <= FEW_PIXELS:
         return len(batches)
-    return min(len(batches), max(LANES, -(-FEW_PIXELS // batches[0][:, 0].numel())))
+    return min(len(batches), max(LANES, FEW_IMAGES // len(first)))
 
 
 def lanes_for(site: MethodSite, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
