@@ -41,8 +41,9 @@ class PlusConfig(MethodConfig):
         for name in ("group", "trials", "images"):
             check_positive_int(name, getattr(self, name))
         for name in ("weight_group", "sweeps"):
-            if getattr(self, name) != 0:
-                check_positive_int(name, getattr(self, name))
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"{name} is {value!r}; accepted: a whole number of at least 0")
         for name in ("transforms", "ridges", "exponents"):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: a list")
