@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    parser.set_defaults(kept_memory=1 << 30)  # freed bytes, for speed
     for module in VERBS:
         module.register(verbs)
     return parser
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in args.imports:
             import_file(file)
         if argv is None:  # the process is this command's own
-            keep_memory()
+            keep_memory(args.kept_memory)
         return run(args) or 0
     except CodtdqError as error:
         return _fail(args.verb, " ".join(str(error).split()), 2)
