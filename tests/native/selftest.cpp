@@ -319,7 +319,8 @@ struct Product {
   const char *name;
   cod_geometry geometry;
   int inputs, outputs, group, weight_group, bits, step_mode, bias, activation;
-  bool extreme;  // every code at the end of its range: do the sums hold?
+  bool extreme;        // every code at the end of its range: do the sums hold?
+  bool brief = false;  // scales of weight groups have few digits, outputs factors
 };
 
 cod_geometry linear(int rows) { return convolution(1, rows, 1, 1, 1, 1, 0, 1); }
@@ -343,7 +344,7 @@ struct Data {
   Product p;
   int64_t rows, positions, taps, groups, stride, row_stride, per_tap;
   std::vector<int8_t> codes, weights;
-  std::vector<float> step, scale, bias;
+  std::vector<float> step, scale, factor, bias;
   std::vector<int32_t> sums;
 
   explicit Data(const Product &p) : p(p) {
@@ -366,7 +367,9 @@ struct Data {
     for (int64_t i = 0; i < p.outputs * taps * p.inputs; i++)
       weights.push_back((int8_t)(p.extreme ? (i / p.inputs % 2 ? 7 : -8) : random.below(16) - 8));
     for (int64_t i = 0; i < p.outputs * (p.weight_group ? taps * per_tap : 1); i++)
-      scale.push_back(0.01f + 0.05f * random.uniform());
+      scale.push_back(p.brief ? (float)(random.below(15) - 7.5) * std::ldexp(1.0f, random.below(9) - 7)
+                              : 0.01f + 0.05f * random.uniform());
+    for (int64_t i = 0; i < p.outputs; i++) factor.push_back(p.brief ? 0.1f + random.uniform() : 1.0f);
     for (int64_t i = 0; i < p.outputs; i++) bias.push_back(random.bell());
   }
 
@@ -379,7 +382,7 @@ struct Data {
         for (int64_t t = 0; t < taps; t++) {
           const int64_t from = source_of(p.geometry, r, t);
           for (int64_t i = 0; i < p.inputs && from >= 0; i++) {
-            const double s = p.weight_group ? scale[(o * taps + t) * per_tap + i / p.weight_group] : scale[o];
+            const double s = p.weight_group ? scale[(o * taps + t) * per_tap + i / p.weight_group] * (double)factor[o] : scale[o];
             const double sx = step[p.step_mode ? from * groups + i / p.group : 0];
             const double term = s * sx * codes[from * stride + i] * weights[(o * taps + t) * p.inputs + i];
             total += term, magnitude += std::fabs(term);
@@ -396,7 +399,8 @@ struct Data {
       cod_weight_describe(p.outputs, data.taps, p.inputs, p.group, p.weight_group, &weight);
       weight.packed = place(bytes, weight.packed_bytes);
       weight.scales = reinterpret_cast<float *>(place(scales, weight.scale_count * 4));
-      cod_weight_pack(data.weights.data(), data.scale.data(), &weight, 2);
+      cod_weight_pack(data.weights.data(), data.scale.data(), p.brief ? data.factor.data() : nullptr,
+                      &weight, 2);
     }
     static uint8_t *place(std::vector<uint8_t> &memory, int64_t size) {
       memory.assign((size_t)size + 64, 0);
@@ -413,6 +417,7 @@ struct Data {
     const cod_input in{codes.data(), stride, step.data(), sums.data(), groups, p.step_mode, p.bits > 5};
     const cod_output out{y.data(), row_stride, p.bias ? bias.data() : nullptr, p.activation};
     if (cod_conv(&in, &p.geometry, &w.weight, &out, threads) != COD_OK) y[0] = kNan;
+    if ((w.weight.brief != 0) != p.brief) y[0] = kNan;
     return y;
   }
 };
@@ -468,6 +473,11 @@ void check_products(const std::string &set) {
       {"conv 1x1 stride 2", convolution(1, 9, 9, 1, 1, 2, 0, 1), 32, 24, 32, 0, 4, 1, 0, none, false},
       {"conv 7x7 stride 4 one step", convolution(1, 21, 17, 7, 7, 4, 3, 1), 3, 18, 4, 0, 8, 0, 1, none, false},
       {"conv 3x3 weight groups", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none, false},
+      {"linear brief scales", linear(67), 1100, 37, 32, 32, 4, 1, 1, none, false, true},
+      {"linear brief scales group 16", linear(40), 100, 70, 16, 32, 8, 1, 1, gelu, false, true},
+      {"linear brief scales extreme", linear(9), 8192, 33, 4096, 4096, 8, 1, 0, none, true, true},
+      {"conv 3x3 brief scales", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none, false, true},
+      {"conv 3x3 brief scales far taps", convolution(1, 5, 5, 3, 3, 1, 8, 8), 64, 40, 32, 32, 4, 1, 1, none, false, true},
   };
   for (const Product &p : products) {
     const Data data(p);
@@ -575,7 +585,7 @@ void check_refusals(const std::string &set) {
   report(text(set, " refuses groups that are not whole quads"),
          cod_weight_describe(8, 1, 32, 6, 0, &other) == COD_BAD_ARGUMENT ? "" : "accepted");
   report(text(set, " refuses weights that lie askew"),
-         cod_weight_pack(data.weights.data(), data.scale.data(), &askew, 1) == COD_BAD_ARGUMENT
+         cod_weight_pack(data.weights.data(), data.scale.data(), nullptr, &askew, 1) == COD_BAD_ARGUMENT
              ? "" : "accepted");
 }
 

@@ -25,6 +25,9 @@ from codtdq.methods.plus.weight_groups import (
     weight_rows,
 )
 from codtdq.native import library
+from codtdq.native.products import Window, product
+from codtdq.native.weighed import encode_tokens, weigh_spec
+from codtdq.native.weights import PackedWeights
 from codtdq.quantizer.affine import nearest
 
 pytestmark = needs_engine
@@ -153,6 +156,22 @@ def outputs(model, x):
 
 def close(found, expected):
     return (found - expected).abs().max() <= 2e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_brief_scales_and_their_factors(name):
+    weight = weight_of(torch.randn(37, 600)).engine_form()
+    with instruction_set(name):
+        x = torch.randn(1, 50, 600)
+        form = tokens(600, trials=2).engine_form()
+        codes = encode_tokens(x, weigh_spec(form.grid, None), 32, form.grid.reach)
+        packed = PackedWeights.pack(weight.codes, weight.scale, 32, 32, weight.factor)
+        joined = PackedWeights.pack(weight.codes, weight.scale * weight.factor * 1.1, 32, 32)
+        assert packed.brief and not joined.brief
+        found, other = (
+            product(codes, w, Window((1, 1, 50)), None, "none") for w in (packed, joined)
+        )
+    assert torch.allclose(found * 1.1, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
 
 
 def test_followers_are_fused_and_inputs_shared():

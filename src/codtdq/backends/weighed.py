@@ -123,8 +123,10 @@ class _Product(_Weighed):
         weight = operator.weight_store.engine_form()
         assert weight is not None
         self._stored = _stored(operator, given)
-        scale, self._bias = folded(operator, weight.scale)
-        self._weights = PackedWeights.pack(weight.codes, scale, self._stored, weight.group)
+        factor, self._bias = folded(operator, weight.factor)
+        self._weights = PackedWeights.pack(
+            weight.codes, weight.scale, self._stored, weight.group, factor
+        )
 
     def _encode(self, tokens: Tensor) -> Codes:
         return encode_tokens(tokens, self._spec, self._stored, self._grid.reach)

@@ -22,7 +22,8 @@ class EngineWeight(NamedTuple):
     """A weight as the native engine takes it."""
 
     codes: Tensor  # int8 [O, taps, I] in -8..7
-    scale: Tensor  # float32 [O, taps * ceil(I / group)]
+    scale: Tensor  # float32 [O, taps * ceil(I / group)], in units of
+    factor: Tensor  # float32 [O, 1]
     group: int
 
 

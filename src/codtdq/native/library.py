@@ -23,7 +23,7 @@ from typing import Any
 
 from codtdq.errors import UnsupportedError
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
 OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
@@ -140,7 +140,7 @@ class Weight(Structure):
     _fields_ = [
         *[(name, c_int64) for name in ("outputs", "taps", "inputs", "groups", "panels",
                                        "panel_bytes", "packed_bytes", "scale_count")],
-        *[(name, c_int32) for name in ("group", "weight_group", "columns", "reserved")],
+        *[(name, c_int32) for name in ("group", "weight_group", "columns", "brief")],
         ("packed", c_void_p),
         ("scales", c_void_p),
     ]  # fmt: skip
@@ -322,7 +322,7 @@ def _declare(library: Any) -> None:
     library.cod_weight_describe.argtypes = [
         c_int64, c_int64, c_int64, c_int32, c_int32, POINTER(Weight)
     ]  # fmt: skip
-    library.cod_weight_pack.argtypes = [c_void_p, c_void_p, POINTER(Weight), c_int32]
+    library.cod_weight_pack.argtypes = [c_void_p, c_void_p, c_void_p, POINTER(Weight), c_int32]
     library.cod_conv.argtypes = [
         POINTER(Input), POINTER(Geometry), POINTER(Weight), POINTER(Output), c_int32
     ]  # fmt: skip

@@ -18,29 +18,37 @@ class PackedWeights:
     """Weights of one operator, packed for the instruction set that was in use."""
 
     packed: Tensor  # uint8: nibbles code + 8 in panels
-    scales: Tensor  # float32, padded to whole panels
+    scales: Tensor  # float32, padded to whole panels; factors of outputs before those of groups
     shape: tuple[int, int, int]  # outputs, taps, inputs
     group: int  # activation channels that share one integer sum
     weight_group: int  # 0: one scale per output
     instruction_set: str
+    brief: bool = False  # scales of few digits: a sum is converted and scaled in one step
 
     @classmethod
     def pack(
-        cls, codes: Tensor, scale: Tensor, group: int, weight_group: int | None = None
-    ) -> PackedWeights:
-        """Pack codes int8 [O, T, I] in -8..7 with scales [O, 1] or, per group, [O, T ceil(I/w)]."""
+        cls, codes: Tensor, scale: Tensor, group: int, weight_group: int | None = None,
+        factor: Tensor | None = None,
+    ) -> PackedWeights:  # fmt: skip
+        """Pack codes int8 [O, T, I] in -8..7 with scales [O, 1] or, per group, [O, T ceil(I/w)].
+
+        factor: float32 [O], times the scales of groups.
+        """
         outputs, taps, inputs = codes.shape
         described = _describe((outputs, taps, inputs), group, weight_group or 0)
         packed = torch.zeros(described.packed_bytes, dtype=torch.uint8)
         scales = torch.zeros(described.scale_count)
         codes, scale = codes.contiguous(), scale.float().contiguous()
+        factor = None if factor is None else factor.float().contiguous()
         described.packed, described.scales = packed.data_ptr(), scales.data_ptr()
         library.check(library.engine().cod_weight_pack(
-            codes.data_ptr(), scale.data_ptr(), byref(described), torch.get_num_threads()
+            codes.data_ptr(), scale.data_ptr(), None if factor is None else factor.data_ptr(),
+            byref(described), torch.get_num_threads(),
         ))  # fmt: skip
         used = library.instruction_set()
         assert used is not None
-        return cls(packed, scales, (outputs, taps, inputs), group, weight_group or 0, used)
+        shape, brief = (outputs, taps, inputs), bool(described.brief)
+        return cls(packed, scales, shape, group, weight_group or 0, used, brief)
 
     @cached_property
     def described(self) -> Weight:
@@ -52,6 +60,7 @@ class PackedWeights:
             )
         weight = _describe(self.shape, self.group, self.weight_group)
         weight.packed, weight.scales = self.packed.data_ptr(), self.scales.data_ptr()
+        weight.brief = self.brief
         return weight
 
     @property

@@ -119,15 +119,19 @@ class GroupedWeight(WeightStore):
         if self.code_bits > NIBBLE_BITS or across or not self.group:
             return None
         codes = self._codes().to(torch.int8).reshape(self.shape[0], taps, channels)
-        return EngineWeight(codes, self._scales(), self.group)
+        factor = self.unit.expand(self.shape[0], 1)  # scales stay E4M3 numbers: few digits are fast
+        return EngineWeight(codes, self._multiples(), factor, self.group)
 
     def _codes(self) -> Tensor:
         rows, columns = self.shape[0], math.prod(self.shape[1:])
         low, _ = code_limits(self.code_bits, True)
         return unpack_unsigned(self.packed, columns, self.code_bits).reshape(rows, columns) + low
 
+    def _multiples(self) -> Tensor:
+        return self.scales.view(torch.float8_e4m3fn).float()
+
     def _scales(self) -> Tensor:
-        return self.scales.view(torch.float8_e4m3fn).float() * self.unit
+        return self._multiples() * self.unit
 
     def settings(self) -> dict[str, Any]:
         """Shape, width and group."""

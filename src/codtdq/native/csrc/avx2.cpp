@@ -290,7 +290,32 @@ inline __attribute__((always_inline)) void run_of(const int8_t *x0, const int8_t
 }
 
 // Groups of 32: eight quads always fit the 16-bit sums, at 4 and at 8 bits.
-template <bool SCALED>
+// Scales of weights: none, any, or brief ones.
+enum { kNoScales, kScales, kBriefScales };
+
+// Adds sums [8] times their steps to f. A brief sum began at the bits of kMagic: as a float it is
+// kMagic + sum, and one fma takes that off and multiplies; kMagic times the scale is exact.
+template <int SCALES>
+ALWAYS_INLINE void add_scaled(__m256i sum, __m256 sx, const float *ws, __m256 &f) {
+  __m256 a;
+  if (SCALES == kBriefScales) {
+    const __m256 scale = _mm256_load_ps(ws);
+    a = _mm256_fmsub_ps(_mm256_castsi256_ps(sum), scale, _mm256_mul_ps(scale, _mm256_set1_ps(kMagic)));
+  } else {
+    a = _mm256_cvtepi32_ps(sum);
+    if (SCALES == kScales) a = _mm256_mul_ps(a, _mm256_load_ps(ws));
+  }
+  f = _mm256_fmadd_ps(a, sx, f);
+}
+
+// Where the sums of a group begin.
+template <int SCALES>
+ALWAYS_INLINE __m256i beginning(int32_t code_sum) {
+  const int32_t zero = SCALES == kBriefScales ? 0x4b400000 /* the bits of kMagic */ : 0;
+  return _mm256_set1_epi32(zero - COD_WEIGHT_OFFSET * code_sum);
+}
+
+template <int SCALES>
 void tile32(const int8_t *const *x, const float *const *s, const int32_t *const *c,
             const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int step_stride,
             const cod::Epilogue &out) {
@@ -312,26 +337,21 @@ void tile32(const int8_t *const *x, const float *const *s, const int32_t *const 
       s0 += step_stride, s1 += step_stride, s2 += step_stride;
 #pragma GCC unroll 3
       for (int r = 0; r < MR; r++) {
-        const __m256i offset = _mm256_set1_epi32(-COD_WEIGHT_OFFSET * sums[r]);
+        const __m256i begin = beginning<SCALES>(sums[r]);
         const __m256 sx = _mm256_set1_ps(steps[r]);
-        const __m256 a = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(d[r][0], ones), offset));
-        const __m256 b = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(d[r][1], ones), offset));
-        if (SCALED) {
-          f[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(a, sx), _mm256_load_ps(ws), f[r][0]);
-          f[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(b, sx), _mm256_load_ps(ws + 8), f[r][1]);
-        } else {
-          f[r][0] = _mm256_fmadd_ps(a, sx, f[r][0]);
-          f[r][1] = _mm256_fmadd_ps(b, sx, f[r][1]);
-        }
+        const __m256i a = _mm256_add_epi32(_mm256_madd_epi16(d[r][0], ones), begin);
+        const __m256i b = _mm256_add_epi32(_mm256_madd_epi16(d[r][1], ones), begin);
+        add_scaled<SCALES>(a, sx, ws, f[r][0]);
+        add_scaled<SCALES>(b, sx, ws + 8, f[r][1]);
       }
-      if (SCALED) ws += NR;
+      if (SCALES) ws += NR;
     }
   }
   leave(f, out);
 }
 
 // Any group: runs of 8 quads (8-bit codes) or 32 (4-bit codes) fit the 16-bit sums.
-template <bool SCALED>
+template <int SCALES>
 void tile_any(const int8_t *const *x, const float *const *s, const int32_t *const *c,
               const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
               int step_stride, int run, const cod::Epilogue &out) {
@@ -346,7 +366,7 @@ void tile_any(const int8_t *const *x, const float *const *s, const int32_t *cons
       __m256i sum[MR][2];
 #pragma GCC unroll 3
       for (int r = 0; r < MR; r++)
-        sum[r][0] = sum[r][1] = _mm256_set1_epi32(-COD_WEIGHT_OFFSET * c[r][g]);
+        sum[r][0] = sum[r][1] = beginning<SCALES>(c[r][g]);
       for (int begin = 0; begin < quads; begin += run) {
         const int n = quads - begin < run ? quads - begin : run;
         __m256i d[MR][2];
@@ -363,27 +383,25 @@ void tile_any(const int8_t *const *x, const float *const *s, const int32_t *cons
 #pragma GCC unroll 3
       for (int r = 0; r < MR; r++) {
         const __m256 sx = _mm256_set1_ps(s[r][g * step_stride]);
-        const __m256 a = _mm256_cvtepi32_ps(sum[r][0]), b = _mm256_cvtepi32_ps(sum[r][1]);
-        if (SCALED) {
-          f[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(a, sx), _mm256_load_ps(ws), f[r][0]);
-          f[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(b, sx), _mm256_load_ps(ws + 8), f[r][1]);
-        } else {
-          f[r][0] = _mm256_fmadd_ps(a, sx, f[r][0]);
-          f[r][1] = _mm256_fmadd_ps(b, sx, f[r][1]);
-        }
+        add_scaled<SCALES>(sum[r][0], sx, ws, f[r][0]);
+        add_scaled<SCALES>(sum[r][1], sx, ws + 8, f[r][1]);
       }
-      if (SCALED) ws += NR;
+      if (SCALES) ws += NR;
     }
   leave(f, out);
 }
 
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int wide,
-          const cod::Epilogue &out) {
-  if (group == 32)
-    return (ws ? tile32<true> : tile32<false>)(x, s, c, w, ws, taps, groups, step_stride, out);
-  (ws ? tile_any<true> : tile_any<false>)(x, s, c, w, ws, taps, groups, group, step_stride,
-                                          wide ? 8 : 32, out);
+          bool brief, const cod::Epilogue &out) {
+  if (group == 32) {
+    auto call = tile32<kNoScales>;
+    if (ws) call = brief ? tile32<kBriefScales> : tile32<kScales>;
+    return call(x, s, c, w, ws, taps, groups, step_stride, out);
+  }
+  auto call = tile_any<kNoScales>;
+  if (ws) call = brief ? tile_any<kBriefScales> : tile_any<kScales>;
+  call(x, s, c, w, ws, taps, groups, group, step_stride, wide ? 8 : 32, out);
 }
 
 void unpack(const uint8_t *packed, int64_t n, uint8_t *bytes) {

@@ -213,21 +213,37 @@ void encode_each(const float *x, int n, const float *radius, const float *step, 
 
 constexpr int MR = 6, NR = 32;
 
-template <int GROUP, bool SCALED>
+// Scales of weights: none, any, or brief ones.
+enum { kNoScales, kScales, kBriefScales };
+
+template <int GROUP, int SCALES>
 void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const *c,
              const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
              int step_stride, const cod::Epilogue &out) {
   const int quads = (GROUP ? GROUP : group) / 4;
+  // A brief sum begins at the bits of kMagic: as a float it is kMagic + sum, and one fma takes that
+  // off and multiplies. kMagic times the scale is exact, so nothing is lost.
+  const __m512 magic = _mm512_set1_ps(kMagic);
+  const __m512i start = SCALES == kBriefScales ? _mm512_castps_si512(magic) : _mm512_setzero_si512();
   __m512 f[MR][2];
+  alignas(64) int32_t begin[MR][16];
 #pragma GCC unroll 6
   for (int r = 0; r < MR; r++) f[r][0] = f[r][1] = _mm512_setzero_ps();
   for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR) {
     for (int64_t g = 0; g < groups; g++) {
+      if (g % 16 == 0) {  // where the sums of 16 groups begin: loads broadcast them for nothing
+        const __mmask16 mask = groups - g >= 16 ? 0xffff : (__mmask16)((1 << (groups - g)) - 1);
+#pragma GCC unroll 6
+        for (int r = 0; r < MR; r++) {
+          const __m512i sums = _mm512_maskz_loadu_epi32(mask, c[r] + g);
+          static_assert(COD_WEIGHT_OFFSET == 8, "a shift by 3");
+          _mm512_store_si512(begin[r], _mm512_sub_epi32(start, _mm512_slli_epi32(sums, 3)));
+        }
+      }
       __m512i d[MR][2];
       const int64_t at = g * quads * 4;
 #pragma GCC unroll 6
-      for (int r = 0; r < MR; r++)
-        d[r][0] = d[r][1] = _mm512_set1_epi32(-COD_WEIGHT_OFFSET * c[r][g]);
+      for (int r = 0; r < MR; r++) d[r][0] = d[r][1] = _mm512_set1_epi32(begin[r][g % 16]);
 #pragma GCC unroll 8
       for (int q = 0; q < quads; q++, w += 4 * NR) {
         const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
@@ -240,22 +256,31 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
           d[r][1] = _mm512_dpbusd_epi32(d[r][1], w1, b);
         }
       }
-      if (SCALED) {
-        const __m512 s0 = _mm512_load_ps(ws), s1 = _mm512_load_ps(ws + 16);
-        ws += NR;
-#pragma GCC unroll 6
-        for (int r = 0; r < MR; r++) {
-          const __m512 sx = _mm512_set1_ps(s[r][g * step_stride]);
-          f[r][0] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(d[r][0]), sx), s0, f[r][0]);
-          f[r][1] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(d[r][1]), sx), s1, f[r][1]);
-        }
-      } else {
+      if (SCALES == kNoScales) {
 #pragma GCC unroll 6
         for (int r = 0; r < MR; r++) {
           const __m512 sx = _mm512_set1_ps(s[r][g * step_stride]);
           f[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r][0]), sx, f[r][0]);
           f[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r][1]), sx, f[r][1]);
         }
+        continue;
+      }
+      const __m512 s0 = _mm512_load_ps(ws), s1 = _mm512_load_ps(ws + 16);
+      const __m512 m0 = _mm512_mul_ps(s0, magic), m1 = _mm512_mul_ps(s1, magic);
+      ws += NR;
+#pragma GCC unroll 6
+      for (int r = 0; r < MR; r++) {
+        const __m512 sx = _mm512_set1_ps(s[r][g * step_stride]);
+        __m512 a, b;
+        if (SCALES == kBriefScales) {
+          a = _mm512_fmsub_ps(_mm512_castsi512_ps(d[r][0]), s0, m0);
+          b = _mm512_fmsub_ps(_mm512_castsi512_ps(d[r][1]), s1, m1);
+        } else {
+          a = _mm512_mul_ps(_mm512_cvtepi32_ps(d[r][0]), s0);
+          b = _mm512_mul_ps(_mm512_cvtepi32_ps(d[r][1]), s1);
+        }
+        f[r][0] = _mm512_fmadd_ps(a, sx, f[r][0]);
+        f[r][1] = _mm512_fmadd_ps(b, sx, f[r][1]);
       }
     }
   }
@@ -277,15 +302,11 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
 
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int,
-          const cod::Epilogue &out) {
-  if (group == 32 && ws == nullptr)
-    tile_of<32, false>(x, s, c, w, ws, taps, groups, group, step_stride, out);
-  else if (group == 32)
-    tile_of<32, true>(x, s, c, w, ws, taps, groups, group, step_stride, out);
-  else if (ws == nullptr)
-    tile_of<0, false>(x, s, c, w, ws, taps, groups, group, step_stride, out);
-  else
-    tile_of<0, true>(x, s, c, w, ws, taps, groups, group, step_stride, out);
+          bool brief, const cod::Epilogue &out) {
+  auto call = group == 32 ? tile_of<32, kNoScales> : tile_of<0, kNoScales>;
+  if (ws && brief) call = group == 32 ? tile_of<32, kBriefScales> : tile_of<0, kBriefScales>;
+  if (ws && !brief) call = group == 32 ? tile_of<32, kScales> : tile_of<0, kScales>;
+  call(x, s, c, w, ws, taps, groups, group, step_stride, out);
 }
 
 // 64 packed bytes hold the 128 bytes of one quad: low nibbles first.

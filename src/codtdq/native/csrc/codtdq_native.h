@@ -13,7 +13,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 4
+#define COD_ABI_VERSION 5
 #define COD_EPS 1e-8f              /* floor of every radius and step */
 #define COD_STD_EPS 1e-12          /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -125,7 +125,9 @@ COD_API int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_we
  * the caller provides zeroed memory for both arrays, aligned to 64 bytes, `cod_weight_pack` fills
  * it. codes: int8 [outputs, taps, inputs] in -8..7; inputs are padded to whole activation groups
  * inside. scale: [outputs] or, with weight_group > 0, [outputs, taps, ceil(inputs / weight_group)];
- * weight_group is whole activation groups or covers all inputs. */
+ * weight_group is whole activation groups or covers all inputs. factor: [outputs], times the scales
+ * of groups, or NULL. Scales with few digits (E4M3 numbers, their unit in the factors) are brief: a
+ * sum is converted and scaled in one step then. */
 typedef struct {
   int64_t outputs, taps, inputs;
   int64_t groups;                    /* activation groups of one tap */
@@ -133,14 +135,15 @@ typedef struct {
   int64_t packed_bytes, scale_count; /* memory that the two arrays need */
   int32_t group, weight_group;
   int32_t columns;                   /* of a panel */
-  int32_t reserved;
+  int32_t brief;                     /* whether its scales are; cod_weight_pack finds out */
   uint8_t *packed;                   /* [panels][taps][groups][group / 4][columns][4] nibbles */
-  float *scales;                     /* [panels][columns], or [panels][taps * groups][columns] */
+  float *scales;                     /* [panels][columns], or [panels][1 + taps * groups][columns],
+                                        factors first */
 } cod_weight;
 COD_API int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t group,
                                     int32_t weight_group, cod_weight *weight);
-COD_API int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weight *weight,
-                                int32_t threads);
+COD_API int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *factor,
+                                cod_weight *weight, int32_t threads);
 
 /* COD_ACT_GATED_GELU, of depthwise convolutions only: GELU of the first half of the channels times
  * the second half. */

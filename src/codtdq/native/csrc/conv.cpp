@@ -43,7 +43,21 @@ struct Walk {
   }
 };
 
-int64_t scales_of_panel(const cod_weight &w) { return w.weight_group ? w.taps * w.groups : 1; }
+// Rows of scales: one, or factors and then one per tap and group.
+int64_t scales_of_panel(const cod_weight &w) {
+  return w.weight_group ? 1 + w.taps * w.groups : 1;
+}
+
+// Whether 1.5 * 2^23 times these scales is exact and finite, and no sum of a group reaches 2^22.
+bool brief(const float *scales, int64_t count, int32_t group) {
+  uint32_t digits = 0, largest = 0, bits;
+  for (int64_t i = 0; i < count; i++) {
+    std::memcpy(&bits, scales + i, sizeof bits);
+    digits |= bits;
+    largest = std::max(largest, bits & 0x7fffffffu);
+  }
+  return (digits & 7) == 0 && largest < 0x71800000u /* 2^100 */ && group <= 4096;
+}
 
 // Aligned loads read both arrays.
 bool usable(const cod_weight *w) {
@@ -73,7 +87,7 @@ int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32
   return COD_OK;
 }
 
-int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weight *w,
+int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *factor, cod_weight *w,
                         int32_t threads) {
   if (!codes || !scale || !usable(w)) return COD_BAD_ARGUMENT;
   const int64_t nr = w->columns, scales = scales_of_panel(*w), quads = w->groups * w->group / 4;
@@ -101,17 +115,21 @@ int32_t cod_weight_pack(const int8_t *codes, const float *scale, const cod_weigh
         }
     for (int64_t j = 0; j < nr && p * nr + j < w->outputs; j++) {
       const int64_t o = p * nr + j;
-      if (w->weight_group == 0) w->scales[o] = scale[o];
-      else
-        for (int64_t t = 0; t < w->taps; t++)
-          for (int64_t g = 0; g < w->groups; g++)
-            w->scales[(p * scales + t * w->groups + g) * nr + j] =
-                scale[(o * w->taps + t) * per_tap + g * w->group / w->weight_group];
+      if (w->weight_group == 0) {
+        w->scales[o] = scale[o];
+        continue;
+      }
+      float *to = w->scales + p * scales * nr + j;
+      *to = factor ? factor[o] : 1.0f;
+      for (int64_t t = 0; t < w->taps; t++)
+        for (int64_t g = 0; g < w->groups; g++)
+          *(to += nr) = scale[(o * w->taps + t) * per_tap + g * w->group / w->weight_group];
     }
   };
   cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; p++) pack(p);
   });
+  w->brief = w->weight_group > 0 && brief(scale, w->outputs * w->taps * per_tap, w->group);
   return COD_OK;
 }
 
@@ -188,7 +206,7 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
       }
       for (int64_t p = cut * w->panels / cuts; p < (cut + 1) * w->panels / cuts; p++) {
         const uint8_t *packed = w->packed + p * w->panel_bytes;
-        const float *scale = w->scales + p * scales * nr;
+        const float *factor = w->scales + p * scales * nr, *scale = factor + nr;
         if (direct || count == taps) {
           k.unpack(packed, w->panel_bytes, bytes.data);
         } else {
@@ -202,7 +220,7 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
           if (grouped) scale = kept;
         }
         const int64_t o = p * nr;
-        cod::Epilogue out{nullptr, y->row_stride, grouped ? nullptr : scale,
+        cod::Epilogue out{nullptr, y->row_stride, factor,
                           y->bias ? y->bias + o : nullptr, 0,
                           (int)(w->outputs - o < nr ? w->outputs - o : nr), y->activation, acc};
         for (int64_t tile_at = 0; begin + tile_at * mr < end; tile_at++) {
@@ -210,7 +228,7 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
           out.y = y->data + row * y->row_stride + o;
           out.rows = (int)(end - row < mr ? end - row : mr);
           k.tile(&xp[at], &sp[at], &cp[at], bytes.data, grouped ? scale : nullptr, count, groups,
-                 w->group, step_stride, x->wide, out);
+                 w->group, step_stride, x->wide, w->brief != 0, out);
           if (y->activation != COD_ACT_NONE)
             for (int64_t r = 0; r < out.rows; r++)
               k.activate(out.y + r * out.stride, out.columns, y->activation);

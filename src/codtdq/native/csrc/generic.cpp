@@ -109,7 +109,7 @@ constexpr int MR = 4, NR = 8;
 
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int,
-          const cod::Epilogue &out) {
+          bool, const cod::Epilogue &out) {
   float *acc = out.acc;
   for (int i = 0; i < MR * NR; i++) acc[i] = 0.0f;
   for (int64_t t = 0; t < taps; t++, x += MR, s += MR, c += MR)

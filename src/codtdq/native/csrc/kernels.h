@@ -81,10 +81,11 @@ struct Kernels {
   int rows, columns;  // tile of `tile`: MR x NR outputs
   // One tile over all taps. x[t * rows + r]: codes of row r under tap t; s: its steps (one per
   // group, or a single one if step_stride is 0); c: its code sums. w: bytes [taps][groups]
-  // [group / 4][columns][4], code + 8. ws: scales [taps * groups][columns], or NULL.
+  // [group / 4][columns][4], code + 8. ws: scales [taps * groups][columns], or NULL; brief: those
+  // of a cod_weight that says so.
   void (*tile)(const int8_t *const *x, const float *const *s, const int32_t *const *c,
                const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
-               int step_stride, int wide, const Epilogue &out);
+               int step_stride, int wide, bool brief, const Epilogue &out);
   // nibbles -> bytes: n bytes of `packed` become 2 n bytes
   void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
   void (*activate)(float *y, int64_t n, int activation);  // in place

@@ -241,7 +241,7 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
 // 32-bit sums hold any code: wide activations need no path of their own.
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int,
-          const cod::Epilogue &out) {
+          bool, const cod::Epilogue &out) {
   auto call = ws ? tile_of<true> : tile_of<false>;
   call(x, s, c, w, ws, taps, groups, group, step_stride, out);
 }
