@@ -7,7 +7,6 @@ import pytest
 
 from codtdq import native
 from codtdq.cli import main as cli
-from codtdq.cli.main import build_parser
 
 # frees large tensors between small ones that stay, and prints what the process still holds
 PROBE = """
@@ -17,7 +16,8 @@ from codtdq.native import keep_memory
 def held():
     return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1])
 
-assert keep_memory(int(sys.argv[1]))
+if not keep_memory(int(sys.argv[1])):
+    sys.exit("the C library has no such setting")
 before, large, small = held(), [], []
 for i in range(20):
     large.append(torch.ones(5_000_000))  # 20 MB
@@ -35,10 +35,12 @@ def kept(verb, monkeypatch):
     return limits[0]
 
 
-def test_commands_keep_memory_but_quantize_gives_it_back(monkeypatch, capsys):
+def test_commands_keep_memory_but_calibration_gives_it_back(monkeypatch, capsys):
     assert kept(["list", "presets"], monkeypatch) == 1 << 30
     assert kept(["quantize", "--model", "nowhere", "--out", "none"], monkeypatch) == 4 << 20
-    assert build_parser().parse_args(["eval"]).kept_memory == 1 << 30
+    nowhere = ["eval", "--model", "nowhere"]
+    assert kept(nowhere, monkeypatch) == 1 << 30
+    assert kept([*nowhere, "--method", "cod-tdq-plus"], monkeypatch) == 4 << 20
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -47,5 +49,8 @@ def test_little_is_held_between_large_tensors():
     held = {}
     for limit in (4 << 20, 1 << 30):
         argv = [sys.executable, "-c", PROBE, str(limit)]
-        held[limit] = int(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if "no such setting" in done.stderr:
+            pytest.skip(done.stderr)
+        held[limit] = int(done.stdout)
     assert held[4 << 20] < 60 < 300 < held[1 << 30]  # MB, of 400

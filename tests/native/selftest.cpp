@@ -367,7 +367,7 @@ struct Data {
     for (int64_t i = 0; i < p.outputs * taps * p.inputs; i++)
       weights.push_back((int8_t)(p.extreme ? (i / p.inputs % 2 ? 7 : -8) : random.below(16) - 8));
     for (int64_t i = 0; i < p.outputs * (p.weight_group ? taps * per_tap : 1); i++)
-      scale.push_back(p.brief ? (float)(random.below(15) - 7.5) * std::ldexp(1.0f, random.below(9) - 7)
+      scale.push_back(p.brief ? (float)(random.below(16) - 8) * std::ldexp(1.0f, random.below(9) - 7)
                               : 0.01f + 0.05f * random.uniform());
     for (int64_t i = 0; i < p.outputs; i++) factor.push_back(p.brief ? 0.1f + random.uniform() : 1.0f);
     for (int64_t i = 0; i < p.outputs; i++) bias.push_back(random.bell());

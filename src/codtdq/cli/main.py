@@ -68,7 +68,6 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    parser.set_defaults(kept_memory=1 << 30)  # freed bytes, for speed
     for module in VERBS:
         module.register(verbs)
     return parser
@@ -83,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in args.imports:
             import_file(file)
         if argv is None:  # the process is this command's own
-            keep_memory(args.kept_memory)
+            keep_memory(_kept_memory(args))
         return run(args) or 0
     except CodtdqError as error:
         return _fail(args.verb, " ".join(str(error).split()), 2)
@@ -96,6 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args.verb, f"{where}{what}", 2)
     except KeyboardInterrupt:
         return _fail(args.verb, "interrupted; finished work is kept", 130)
+
+
+def _kept_memory(args: argparse.Namespace) -> int:
+    """Freed bytes that the process keeps: many for speed, few where it calibrates.
+
+    Calibration has large tensors of many sizes, and the holes between them would double its memory.
+    """
+    calibrates = args.verb == "quantize" or getattr(args, "method", None) is not None
+    return 4 << 20 if calibrates else 1 << 30
 
 
 def _fail(verb: str, message: str, code: int) -> int:

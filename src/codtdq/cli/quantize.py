@@ -34,9 +34,7 @@ def register(verbs: Any) -> None:
                         help="go on with a calibration that was stopped")  # fmt: skip
     add_calibration(parser)
     parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
-    # calibration holds many large tensors of many sizes: what is freed goes back to the system at
-    # once, or the holes between them double its memory
-    parser.set_defaults(run=run, kept_memory=4 << 20)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:

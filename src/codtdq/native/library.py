@@ -232,7 +232,8 @@ def keep_memory(limit: int = 1 << 30) -> bool:
 
     By default it gives every large tensor back when it is freed, and each new one costs fresh pages
     from the system: a tenth of the time of a large network, quantized or not. This is a setting of
-    the whole process: the commands of this package use it, the library never does by itself.
+    the whole process: the commands of this package use it, the library never does by itself. A
+    small limit does the opposite: nothing of that size is kept, and no holes stay between tensors.
     """
     library = load()
     return library is not None and library.cod_keep_memory(limit) == 0

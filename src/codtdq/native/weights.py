@@ -35,6 +35,7 @@ class PackedWeights:
         factor: float32 [O], times the scales of groups.
         """
         outputs, taps, inputs = codes.shape
+        assert factor is None or (weight_group and factor.numel() == outputs)
         described = _describe((outputs, taps, inputs), group, weight_group or 0)
         packed = torch.zeros(described.packed_bytes, dtype=torch.uint8)
         scales = torch.zeros(described.scale_count)
@@ -59,6 +60,8 @@ class PackedWeights:
                 "in use; call use_backend again"
             )
         weight = _describe(self.shape, self.group, self.weight_group)
+        if (self.packed.numel(), self.scales.numel()) != (weight.packed_bytes, weight.scale_count):
+            raise UnsupportedError("weights were packed in another layout; call use_backend again")
         weight.packed, weight.scales = self.packed.data_ptr(), self.scales.data_ptr()
         weight.brief = self.brief
         return weight

@@ -289,7 +289,6 @@ inline __attribute__((always_inline)) void run_of(const int8_t *x0, const int8_t
   }
 }
 
-// Groups of 32: eight quads always fit the 16-bit sums, at 4 and at 8 bits.
 // Scales of weights: none, any, or brief ones.
 enum { kNoScales, kScales, kBriefScales };
 
@@ -315,6 +314,7 @@ ALWAYS_INLINE __m256i beginning(int32_t code_sum) {
   return _mm256_set1_epi32(zero - COD_WEIGHT_OFFSET * code_sum);
 }
 
+// Groups of 32: eight quads always fit the 16-bit sums, at 4 and at 8 bits.
 template <int SCALES>
 void tile32(const int8_t *const *x, const float *const *s, const int32_t *const *c,
             const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int step_stride,

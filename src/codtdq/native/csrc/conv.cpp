@@ -48,7 +48,7 @@ int64_t scales_of_panel(const cod_weight &w) {
   return w.weight_group ? 1 + w.taps * w.groups : 1;
 }
 
-// Whether 1.5 * 2^23 times these scales is exact and finite, and no sum of a group reaches 2^22.
+// Whether 1.5 * 2^23 times these scales is exact and finite, and no sum of a group exceeds 2^22.
 bool brief(const float *scales, int64_t count, int32_t group) {
   uint32_t digits = 0, largest = 0, bits;
   for (int64_t i = 0; i < count; i++) {
