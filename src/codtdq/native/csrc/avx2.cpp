@@ -289,20 +289,17 @@ inline __attribute__((always_inline)) void run_of(const int8_t *x0, const int8_t
   }
 }
 
-// Scales of weights: none, any, or brief ones.
-enum { kNoScales, kScales, kBriefScales };
-
 // Adds sums [8] times their steps to f. A brief sum began at the bits of kMagic: as a float it is
 // kMagic + sum, and one fma takes that off and multiplies; kMagic times the scale is exact.
 template <int SCALES>
 ALWAYS_INLINE void add_scaled(__m256i sum, __m256 sx, const float *ws, __m256 &f) {
   __m256 a;
-  if (SCALES == kBriefScales) {
+  if (SCALES == cod::kBriefScales) {
     const __m256 scale = _mm256_load_ps(ws);
     a = _mm256_fmsub_ps(_mm256_castsi256_ps(sum), scale, _mm256_mul_ps(scale, _mm256_set1_ps(kMagic)));
   } else {
     a = _mm256_cvtepi32_ps(sum);
-    if (SCALES == kScales) a = _mm256_mul_ps(a, _mm256_load_ps(ws));
+    if (SCALES == cod::kScales) a = _mm256_mul_ps(a, _mm256_load_ps(ws));
   }
   f = _mm256_fmadd_ps(a, sx, f);
 }
@@ -310,7 +307,7 @@ ALWAYS_INLINE void add_scaled(__m256i sum, __m256 sx, const float *ws, __m256 &f
 // Where the sums of a group begin.
 template <int SCALES>
 ALWAYS_INLINE __m256i beginning(int32_t code_sum) {
-  const int32_t zero = SCALES == kBriefScales ? 0x4b400000 /* the bits of kMagic */ : 0;
+  const int32_t zero = SCALES == cod::kBriefScales ? 0x4b400000 /* the bits of kMagic */ : 0;
   return _mm256_set1_epi32(zero - COD_WEIGHT_OFFSET * code_sum);
 }
 
@@ -395,12 +392,12 @@ void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int wide,
           bool brief, const cod::Epilogue &out) {
   if (group == 32) {
-    auto call = tile32<kNoScales>;
-    if (ws) call = brief ? tile32<kBriefScales> : tile32<kScales>;
+    auto call = tile32<cod::kNoScales>;
+    if (ws) call = brief ? tile32<cod::kBriefScales> : tile32<cod::kScales>;
     return call(x, s, c, w, ws, taps, groups, step_stride, out);
   }
-  auto call = tile_any<kNoScales>;
-  if (ws) call = brief ? tile_any<kBriefScales> : tile_any<kScales>;
+  auto call = tile_any<cod::kNoScales>;
+  if (ws) call = brief ? tile_any<cod::kBriefScales> : tile_any<cod::kScales>;
   call(x, s, c, w, ws, taps, groups, group, step_stride, wide ? 8 : 32, out);
 }
 

@@ -213,9 +213,6 @@ void encode_each(const float *x, int n, const float *radius, const float *step, 
 
 constexpr int MR = 6, NR = 32;
 
-// Scales of weights: none, any, or brief ones.
-enum { kNoScales, kScales, kBriefScales };
-
 template <int GROUP, int SCALES>
 void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const *c,
              const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
@@ -224,7 +221,7 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
   // A brief sum begins at the bits of kMagic: as a float it is kMagic + sum, and one fma takes that
   // off and multiplies. kMagic times the scale is exact, so nothing is lost.
   const __m512 magic = _mm512_set1_ps(kMagic);
-  const __m512i start = SCALES == kBriefScales ? _mm512_castps_si512(magic) : _mm512_setzero_si512();
+  const __m512i start = SCALES == cod::kBriefScales ? _mm512_castps_si512(magic) : _mm512_setzero_si512();
   __m512 f[MR][2];
   alignas(64) int32_t begin[MR][16];
 #pragma GCC unroll 6
@@ -256,7 +253,7 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
           d[r][1] = _mm512_dpbusd_epi32(d[r][1], w1, b);
         }
       }
-      if (SCALES == kNoScales) {
+      if (SCALES == cod::kNoScales) {
 #pragma GCC unroll 6
         for (int r = 0; r < MR; r++) {
           const __m512 sx = _mm512_set1_ps(s[r][g * step_stride]);
@@ -272,7 +269,7 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
       for (int r = 0; r < MR; r++) {
         const __m512 sx = _mm512_set1_ps(s[r][g * step_stride]);
         __m512 a, b;
-        if (SCALES == kBriefScales) {
+        if (SCALES == cod::kBriefScales) {
           a = _mm512_fmsub_ps(_mm512_castsi512_ps(d[r][0]), s0, m0);
           b = _mm512_fmsub_ps(_mm512_castsi512_ps(d[r][1]), s1, m1);
         } else {
@@ -303,9 +300,9 @@ void tile_of(const int8_t *const *x, const float *const *s, const int32_t *const
 void tile(const int8_t *const *x, const float *const *s, const int32_t *const *c, const uint8_t *w,
           const float *ws, int64_t taps, int64_t groups, int group, int step_stride, int,
           bool brief, const cod::Epilogue &out) {
-  auto call = group == 32 ? tile_of<32, kNoScales> : tile_of<0, kNoScales>;
-  if (ws && brief) call = group == 32 ? tile_of<32, kBriefScales> : tile_of<0, kBriefScales>;
-  if (ws && !brief) call = group == 32 ? tile_of<32, kScales> : tile_of<0, kScales>;
+  auto call = group == 32 ? tile_of<32, cod::kNoScales> : tile_of<0, cod::kNoScales>;
+  if (ws && brief) call = group == 32 ? tile_of<32, cod::kBriefScales> : tile_of<0, cod::kBriefScales>;
+  if (ws && !brief) call = group == 32 ? tile_of<32, cod::kScales> : tile_of<0, cod::kScales>;
   call(x, s, c, w, ws, taps, groups, group, step_stride, out);
 }
 

@@ -47,6 +47,9 @@ struct alignas(64) WeighedResult {
   int32_t sums[kMaxLanes];
 };
 
+// How a tile's groups of weights are scaled: not at all, by any floats, by brief ones.
+enum { kNoScales, kScales, kBriefScales };
+
 // Where a tile's results go: y[r * stride + j] = act(sum * scale[j] + bias[j]) for the first `rows`
 // rows and `columns` columns. scale, bias: [tile columns], or NULL; acc: scratch for one tile.
 struct Epilogue {
