@@ -14,7 +14,7 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 
 .PHONY: demo test test-slow test-gpu test-sanitize test-arm check format clean setup
 
-$(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/native/csrc/*)
+$(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(PY) -m pip install --quiet --disable-pip-version-check -e .
@@ -45,8 +45,8 @@ test-slow: $(VENV)/.test
 
 # The Triton kernels without a GPU: their numbers in the interpreter, their machine code offline.
 test-gpu: $(VENV)/.gpu
-	TRITON_INTERPRET=1 $(PY) -m pytest -m gpu tests/gpu/interpreted
-	$(PY) -m pytest -m gpu tests/gpu/compiled
+	TRITON_INTERPRET=1 $(PY) -m pytest -m gpu tests/engine/triton/interpreted
+	$(PY) -m pytest -m gpu tests/engine/triton/compiled
 
 # Without the first check, a library that does not load would only skip the tests. Left out: a test
 # that compiles a program of its own, and one of metrics, which takes long.
@@ -54,8 +54,8 @@ test-sanitize: $(VENV)/.test
 	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build $(SANITIZED) --parallel
 	$(SANITIZER) $(PY) -c "from codtdq import native as n; exit(n.unavailable_reason())"
-	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/native \
-		--ignore=tests/native/test_selftest.py --ignore=tests/native/test_metrics.py
+	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/engine/cpu \
+		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 
 # The ARM kernels in an emulator. The tools come from Debian's packages; only root may install them.
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
@@ -64,7 +64,7 @@ test-arm: $(VENV)/.test
 	elif [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install -y $(ARM_PACKAGES); \
 	else echo "test-arm needs $(ARM_PACKAGES): run 'sudo apt-get install $(ARM_PACKAGES)'" >&2; \
 		exit 1; fi
-	$(PY) -m pytest -m slow tests/native/test_selftest.py::test_arm_through_an_emulator
+	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check src tests

@@ -17,12 +17,12 @@ import torch
 
 from codtdq import create_model
 from codtdq.data import open_dataset
-from codtdq.diagnosis.boundary import BoundaryProtocol, boundary_band
-from codtdq.diagnosis.diagnose import input_of
-from codtdq.diagnosis.listening import listening
-from codtdq.diagnosis.survey import Labels, Survey
-from codtdq.diagnosis.tokens import token_maps
 from codtdq.evaluation import CalibrationImages
+from codtdq.lab.diagnosis.boundary import BoundaryProtocol, boundary_band
+from codtdq.lab.diagnosis.diagnose import input_of
+from codtdq.lab.diagnosis.listening import listening
+from codtdq.lab.diagnosis.survey import Labels, Survey
+from codtdq.lab.diagnosis.tokens import token_maps
 from codtdq.methods import apply_method
 
 BOUND = 3.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from codtdq.bench.cells import Cell, Group
-from codtdq.bench.group import run_group
-from codtdq.bench.settings import RunSettings
+from codtdq.lab.bench.cells import Cell, Group
+from codtdq.lab.bench.group import run_group
+from codtdq.lab.bench.settings import RunSettings
 
 MODELS = ("cfrn-small", "escnet-small")
 METHODS = ("fp32", "cod-tdq")

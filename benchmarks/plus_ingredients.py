@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 import codtdq
-from codtdq.convert.stress import plant_outliers
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
 from codtdq.evaluation.predict import mask_logits
+from codtdq.lab.stress import plant_outliers
 from codtdq.methods import apply_method
 
 # ingredient -> (fields without it, fields with it)

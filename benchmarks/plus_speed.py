@@ -21,29 +21,29 @@ import torch
 from torch import Tensor, nn
 
 import codtdq
-from codtdq.backends import use_backend
-from codtdq.convert import quant_operators
 from codtdq.data import open_dataset
+from codtdq.engine import use_backend
+from codtdq.engine.cpu import keep_memory
 from codtdq.evaluation import CalibrationImages
-from codtdq.layers.input_quantizers import InputQuantizer, StaticUniform
-from codtdq.layers.simulated import sim_class_for, sim_operators
 from codtdq.methods import apply_method
 from codtdq.methods.plus.choosing import KINDS
 from codtdq.methods.plus.config import PlusConfig
-from codtdq.methods.plus.grouped_input import TokenGroups
-from codtdq.methods.plus.pixel_groups import PixelGroups
-from codtdq.methods.plus.transforms import Transform, Transformed
-from codtdq.methods.plus.weight_groups import (
+from codtdq.models import build_model
+from codtdq.numerics.affine import nearest
+from codtdq.operators import quant_operators
+from codtdq.operators.simulated import sim_class_for, sim_operators
+from codtdq.planning.plan import Site
+from codtdq.schemes.inputs import InputQuantizer, StaticUniform
+from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.token_groups import TokenGroups
+from codtdq.schemes.transforms import Transform, Transformed
+from codtdq.schemes.weight_groups import (
     FEW_CHANNELS,
     GroupedWeight,
     ScaleFormat,
     group_index,
     weight_rows,
 )
-from codtdq.models import build_model
-from codtdq.native import keep_memory
-from codtdq.planning.plan import Site
-from codtdq.quantizer.affine import nearest
 
 UNIT = 0.01  # of scales: any, it does not change the time
 TRIALS = PlusConfig().trials

@@ -20,13 +20,13 @@ from scipy.stats import rankdata
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.data.transforms import to_input
-from codtdq.diagnosis.boundary import BoundaryProtocol, boundary_band
-from codtdq.diagnosis.listening import listening
-from codtdq.diagnosis.survey import Labels, Survey
-from codtdq.diagnosis.tokens import token_maps
 from codtdq.evaluation.masks import to_mask
 from codtdq.evaluation.predict import mask_logits
 from codtdq.evaluation.provenance import provenance
+from codtdq.lab.diagnosis.boundary import BoundaryProtocol, boundary_band
+from codtdq.lab.diagnosis.listening import listening
+from codtdq.lab.diagnosis.survey import Labels, Survey
+from codtdq.lab.diagnosis.tokens import token_maps
 from codtdq.metrics import MetricSuite
 from codtdq.progress import track
 

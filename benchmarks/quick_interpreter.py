@@ -32,7 +32,7 @@ def quick_interpreter(tallest: int = 8192) -> Iterator[None]:
     """All of the replacements. tallest: rows of a tile at most."""
     from triton.runtime import interpreter
 
-    from codtdq.gpu import tables
+    from codtdq.engine.triton import tables
 
     builder = interpreter.interpreter_builder
     options = type(builder.options)(sanitize_overflow=False)
@@ -54,7 +54,7 @@ def quick_interpreter(tallest: int = 8192) -> Iterator[None]:
 
 
 def _shape_sized(tallest: int) -> Callable[..., Any]:
-    from codtdq.gpu import tables
+    from codtdq.engine.triton import tables
 
     def block_for(table: tables.Table, rows: int, outputs: int) -> tables.Block:
         height = min(max(tables.power_of_two(rows), 16), tallest)

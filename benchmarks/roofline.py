@@ -13,8 +13,9 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from codtdq.bench.speed.coverage import count_work
-from codtdq.bench.speed.gpu_layers import (
+from codtdq.engine.triton.launch import Launch
+from codtdq.lab.bench.speed.coverage import count_work
+from codtdq.lab.bench.speed.gpu_layers import (
     Survey,
     TensorWork,
     float_survey,
@@ -22,7 +23,6 @@ from codtdq.bench.speed.gpu_layers import (
     launch_int8_ops,
     quantized_survey,
 )
-from codtdq.gpu.launch import Launch
 from codtdq.models import model_info
 from codtdq.models.registry import build_model
 

@@ -4,7 +4,7 @@
 
 The score sees calibration images without masks; S is measured on other, labelled test images. Every
 setting is one row of rows.jsonl; a run goes on where an earlier one stopped. The weights of the
-score are those of the package (codtdq.selection.score), fixed before S was measured.
+score are those of the package (codtdq.lab.selection.score), fixed before S was measured.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from scipy.stats import spearmanr
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.figures import hyperparameter_sensitivity
-from codtdq.figures.files import save_figure
-from codtdq.selection import WEIGHTS, Candidate, Selector, candidate_grid, select_per_layer
+from codtdq.lab.figures import hyperparameter_sensitivity
+from codtdq.lab.figures.files import save_figure
+from codtdq.lab.selection import WEIGHTS, Candidate, Selector, candidate_grid, select_per_layer
 
 MODELS = ("cfrn-small", "escnet-small")
 PROJECTIONS = ("guarded", "min")

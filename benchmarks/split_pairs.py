@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from codtdq.data.folder import ImageMaskFolder
-from codtdq.training.sources import split_holdout
+from codtdq.lab.training.sources import split_holdout
 
 
 def link(folder: ImageMaskFolder, chosen: list[int], out: Path) -> None:

@@ -29,10 +29,10 @@ import torch
 from quick_interpreter import quick_interpreter
 
 import codtdq
-from codtdq.backends import use_backend
 from codtdq.data import open_dataset
 from codtdq.data.sample import Sample
 from codtdq.data.transforms import to_input
+from codtdq.engine import use_backend
 from codtdq.evaluation.batching import batch_size_for
 from codtdq.evaluation.masks import to_mask
 from codtdq.evaluation.predict import info_of, mask_logits

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from codtdq.diagnosis.record import (
+from codtdq.lab.diagnosis.record import (
     Diagnosis,
     GalleryItem,
     GroupSample,

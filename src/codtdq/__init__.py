@@ -30,7 +30,7 @@ _EXPORTS = {
     "apply_method": "codtdq.methods",
     "QuantConfig": "codtdq.planning.config",
     "QuantPlan": "codtdq.planning.plan",
-    "CalibrationContext": "codtdq.convert.calibrate",
+    "CalibrationContext": "codtdq.operators.calibration",
     "evaluate": "codtdq.evaluation",
     "predict": "codtdq.evaluation",
     "create_model": "codtdq.models",

@@ -8,20 +8,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from codtdq.backends import use_backend
 from codtdq.checkpoint import load_into, read_header, save_model
-from codtdq.convert import convert, quant_operators
+from codtdq.engine import use_backend
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.methods.apply import METHOD_RECORD
 from codtdq.methods.store import is_method_directory, load_method_model, save_method_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
+from codtdq.numerics import ActivationResult, ActivationSpec
+from codtdq.numerics import quantize as _quantize_tensor
+from codtdq.operators import convert, quant_operators
 from codtdq.planning import PRESETS, QuantConfig, QuantPlan, make_plan
 from codtdq.planning import preset as _preset
 from codtdq.planning.config import KINDS
 from codtdq.planning.planner import activation_fields
-from codtdq.quantizer import ActivationResult, ActivationSpec
-from codtdq.quantizer import quantize as _quantize_tensor
 
 
 def preset(name: str, *, model: str | nn.Module | None = None, **changes: Any) -> QuantConfig:

@@ -9,7 +9,7 @@ from codtdq.environment import environment
 
 def examine() -> dict[str, dict[str, Any]]:
     """Environment, backends with the reason for their state, the GPU, and shipped weights."""
-    from codtdq.gpu import device
+    from codtdq.engine.triton import device
 
     return {
         "environment": environment(),
@@ -20,9 +20,9 @@ def examine() -> dict[str, dict[str, Any]]:
 
 
 def _backends() -> dict[str, str]:
-    from codtdq.backends import cpu
-    from codtdq.gpu import device
-    from codtdq.native import library
+    from codtdq.engine.cpu import executors as cpu
+    from codtdq.engine.cpu import library
+    from codtdq.engine.triton import device
 
     reason = library.unavailable_reason()
     if reason is not None:

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 import codtdq
-from codtdq import native
 from codtdq.cli import main
+from codtdq.engine import cpu as native
 
 NAMED = ["--model", tiny_model.NAME]
 TINY = [*NAMED, "--untrained"]

@@ -5,11 +5,11 @@ import json
 import pytest
 from PIL import Image
 
-from codtdq import native
 from codtdq.cli import main
-from codtdq.demo import MODELS, SETTINGS, DemoResult, conclusions
+from codtdq.engine import cpu as native
 from codtdq.evaluation import LayerLoss
-from codtdq.opening import method_for
+from codtdq.lab.demo import MODELS, SETTINGS, DemoResult, conclusions
+from codtdq.resolve import method_for
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def demo(tmp_path_factory):
     quick = ("transforms=[]", "ridges=[]", "compensate=false", "sweeps=0", "equalize=false")
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(stdout):
         patch.setattr(
-            "codtdq.demo.method_for",
+            "codtdq.lab.demo.method_for",
             lambda model, name, count: method_for(model, name, count=2, changes=quick),
         )
         code = main(["demo", "--limit", "4", "--out", str(out), "--json"])

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from codtdq import native
 from codtdq.cli import main as cli
+from codtdq.engine import cpu as native
 
 # frees large tensors between small ones that stay, and prints what the process still holds
 PROBE = """
 import sys, torch
-from codtdq.native import keep_memory
+from codtdq.engine.cpu import keep_memory
 
 def held():
     return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1])

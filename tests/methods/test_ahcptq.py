@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import codtdq
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
-from codtdq.methods.channel_groups import GroupedUniform, LearnedGroups, grouped, k_means
-from codtdq.methods.hluq import HybridLogUniform, LearnedHybrid
-from codtdq.methods.learning import DroppingInput
+from codtdq.methods.rivals.channel_groups import GroupedUniform, LearnedGroups, grouped, k_means
+from codtdq.methods.rivals.hluq import HybridLogUniform, LearnedHybrid
+from codtdq.methods.rivals.learning import DroppingInput
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 CALIBRATION = [images(4), images(4, seed=1)]

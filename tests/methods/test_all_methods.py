@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import codtdq
-from codtdq.layers.simulated import sim_operators
+from codtdq.methods.rivals import reconstruction
 from codtdq.methods import (
     apply_method,
     list_methods,
     load_method_model,
     method_info,
-    reconstruction,
 )
 from codtdq.methods.registry import (
     FROM_ABSTRACT,
@@ -26,6 +25,7 @@ from codtdq.methods.registry import (
     SECOND_HAND,
     find_method,
 )
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 ALL = list_methods()

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 
 import codtdq
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
-from codtdq.methods.arcquant import channel_order, residual_channels
-from codtdq.methods.fp4_operators import BlockInteger, Fp4Input, Fp4Weight
-from codtdq.quantizer.nvfp4 import fake_nvfp4, tensor_scale
+from codtdq.methods.rivals.arcquant import channel_order, residual_channels
+from codtdq.methods.rivals.fp4_operators import BlockInteger, Fp4Input, Fp4Weight
+from codtdq.numerics.nvfp4 import fake_nvfp4, tensor_scale
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 

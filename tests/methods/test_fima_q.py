@@ -9,8 +9,9 @@ from torch import nn
 
 import codtdq
 from codtdq.errors import ConfigError
-from codtdq.methods import apply_method, fima_q, method_info
-from codtdq.methods.fima_fisher import (
+from codtdq.methods import apply_method, method_info
+from codtdq.methods.rivals import fima_q
+from codtdq.methods.rivals.fima_fisher import (
     DivergenceLoss,
     FisherLoss,
     RowMeans,
@@ -18,7 +19,7 @@ from codtdq.methods.fima_fisher import (
     divergence,
     output_logits,
 )
-from codtdq.methods.fima_init import (
+from codtdq.methods.rivals.fima_init import (
     Windows,
     candidate_grids,
     collect_windows,
@@ -26,9 +27,9 @@ from codtdq.methods.fima_init import (
     search_site,
     tensor_search,
 )
-from codtdq.methods.fima_q import FimaQConfig
+from codtdq.methods.rivals.fima_q import FimaQConfig
 from codtdq.methods.workbench import Workbench
-from codtdq.quantizer.affine import code_limits, fake_shifted
+from codtdq.numerics.affine import code_limits, fake_shifted
 from small_nets import images, small_net
 
 LIMITS = code_limits(4, False)

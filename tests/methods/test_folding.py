@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 import codtdq
 from codtdq.errors import ConfigError, UnsupportedError
-from codtdq.layers.input_quantizers import FloatInput
-from codtdq.layers.weight_stores import UniformWeight
 from codtdq.methods import MethodConfig, Workbench
 from codtdq.methods.folding import (
     can_rescale_at_operator,
@@ -20,6 +18,8 @@ from codtdq.methods.folding import (
     norm_groups,
     rescale_at_operator,
 )
+from codtdq.schemes.inputs import FloatInput
+from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
 
 
@@ -219,7 +219,7 @@ def test_fold_comes_before_weight_quantization():
 
 
 def test_bad_scales_are_refused():
-    from codtdq.convert.rescale import rescale_norm
+    from codtdq.operators.rescale import rescale_norm
 
     bench = bench_of(small_net(), images())
     with pytest.raises(ConfigError, match=r"accepted: \(48,\)"):

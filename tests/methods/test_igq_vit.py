@@ -7,10 +7,10 @@ from torch import nn
 import codtdq
 from codtdq.errors import ConfigError
 from codtdq.evaluation.provenance import model_hash
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method, method_info
-from codtdq.methods.igq_vit import InstanceGroups, cluster, refine
-from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of
+from codtdq.methods.rivals.igq_vit import InstanceGroups, cluster, refine
+from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 

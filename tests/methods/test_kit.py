@@ -6,16 +6,16 @@ from torch import nn
 
 import codtdq
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
-from codtdq.layers.input_quantizers import DynamicToken, Rescaled, StaticUniform
-from codtdq.layers.simulated import SimOperator, input_tokens, run_operator, sim_operators
-from codtdq.layers.weight_stores import UniformWeight, pack_unsigned, unpack_unsigned
 from codtdq.methods import MethodConfig, apply_method, list_methods, method_info, registry
 from codtdq.methods.collect import ROW_VALUES, collect_inputs, initialise_in_order, observe
 from codtdq.methods.ranges import percentile_grid, percentile_weight, quantile_rows
 from codtdq.methods.registry import register_method
 from codtdq.methods.workbench import Workbench
-from codtdq.planning.graph import trace
-from codtdq.quantizer.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
+from codtdq.numerics.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
+from codtdq.operators.simulated import SimOperator, input_tokens, run_operator, sim_operators
+from codtdq.planning.trace import trace
+from codtdq.schemes.inputs import DynamicToken, Rescaled, StaticUniform
+from codtdq.schemes.weights import UniformWeight, pack_unsigned, unpack_unsigned
 from small_nets import small_net
 
 

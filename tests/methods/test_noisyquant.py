@@ -8,10 +8,8 @@ from torch import Tensor, nn
 
 import codtdq
 from codtdq.errors import ConfigError
-from codtdq.layers.input_quantizers import FloatInput, StaticUniform
-from codtdq.layers.simulated import input_tokens, run_operator, sim_operators
 from codtdq.methods import apply_method
-from codtdq.methods.noisyquant import (
+from codtdq.methods.rivals.noisyquant import (
     NoiseSearch,
     NoiseSettings,
     NoisyInput,
@@ -19,8 +17,10 @@ from codtdq.methods.noisyquant import (
     NoisyQuantConfig,
     clip_step,
 )
-from codtdq.methods.ptq4vit import TwinInput
-from codtdq.methods.receptive_fields import fields_at
+from codtdq.methods.rivals.ptq4vit import TwinInput
+from codtdq.methods.rivals.receptive_fields import fields_at
+from codtdq.operators.simulated import input_tokens, run_operator, sim_operators
+from codtdq.schemes.inputs import FloatInput, StaticUniform
 from small_nets import images, small_net
 
 FEW = {"noise_images": 4, "noise_positions": 16}

@@ -7,11 +7,11 @@ import torch
 
 import codtdq
 from codtdq.errors import ConfigError
-from codtdq.layers.input_quantizers import DynamicToken
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method, method_info
-from codtdq.methods.orq_vit import InlierRows, Rule, best_rule, row_range, static_range
-from codtdq.methods.per_token import percentile_input
+from codtdq.methods.rivals.orq_vit import InlierRows, Rule, best_rule, row_range, static_range
+from codtdq.methods.rivals.per_token import percentile_input
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.inputs import DynamicToken
 from small_nets import images, small_net
 
 RULES = [Rule(kappa, tau) for kappa in (4.0, 6.0, 8.0) for tau in (1.0, 1.25, 1.5, 2.0)]

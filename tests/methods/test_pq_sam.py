@@ -8,11 +8,12 @@ import torch.nn.functional as F
 
 import codtdq
 from codtdq.errors import CheckpointError
-from codtdq.layers.simulated import sim_operators
-from codtdq.methods import apply_method, pq_sam_tuning
-from codtdq.methods.gadt import GroupedTransform, clamp_outliers, cluster_channels
-from codtdq.methods.pq_sam import clipped_grid
-from codtdq.quantizer.affine import fake_shifted, grid_of
+from codtdq.methods import apply_method
+from codtdq.methods.rivals import pq_sam_tuning
+from codtdq.methods.rivals.gadt import GroupedTransform, clamp_outliers, cluster_channels
+from codtdq.methods.rivals.pq_sam import clipped_grid
+from codtdq.numerics.affine import fake_shifted, grid_of
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 FIT = {"outlier": 10.0, "quantile": 0.25, "max_groups": 16}

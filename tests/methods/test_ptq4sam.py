@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 import codtdq
-from codtdq.layers.input_quantizers import Rescaled, StaticUniform
-from codtdq.layers.simulated import sim_operators
-from codtdq.layers.weight_stores import UniformWeight
 from codtdq.methods import apply_method, method_info
-from codtdq.methods.bimodal import flip_columns, flips_of
 from codtdq.methods.collect import InputStats
-from codtdq.methods.learning import DroppingInput
-from codtdq.methods.sam_grids import averaged_grid, searched_weight
+from codtdq.methods.rivals.bimodal import flip_columns, flips_of
+from codtdq.methods.rivals.learning import DroppingInput
+from codtdq.methods.rivals.sam_grids import averaged_grid, searched_weight
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.inputs import Rescaled, StaticUniform
+from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
 
 CALIBRATION = [images(16), images(16, seed=1)]

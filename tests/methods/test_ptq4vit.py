@@ -13,12 +13,9 @@ import codtdq
 from codtdq.data import open_dataset
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.layers.input_quantizers import StaticUniform
-from codtdq.layers.simulated import input_tokens, run_operator, sim_operators
-from codtdq.layers.weight_stores import UniformWeight
 from codtdq.methods import apply_method
-from codtdq.methods.fisher import FISHER, MSE, sample_operators, sampled_label_loss
-from codtdq.methods.ptq4vit import (
+from codtdq.methods.rivals.fisher import FISHER, MSE, sample_operators, sampled_label_loss
+from codtdq.methods.rivals.ptq4vit import (
     GELU_MINIMUM,
     PTQ4ViTConfig,
     ScaleSearch,
@@ -26,6 +23,9 @@ from codtdq.methods.ptq4vit import (
     count_scales,
 )
 from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.operators.simulated import input_tokens, run_operator, sim_operators
+from codtdq.schemes.inputs import StaticUniform
+from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
 
 ALL = 10_000  # more positions than any operator here has

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import codtdq
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
-from codtdq.methods.quartz import ZeroSuppressed, flags_of, suppress_zeros
+from codtdq.methods.rivals.quartz import ZeroSuppressed, flags_of, suppress_zeros
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 BLOCKS = torch.tensor([[3, -2, 5, 0], [100, 3, -2, 10], [127, 64, -33, 8]]).float()

@@ -8,13 +8,11 @@ import torch
 from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
-from codtdq.layers.input_quantizers import DynamicToken, FloatInput, Rescaled, StaticUniform
-from codtdq.layers.simulated import sim_operators
-from codtdq.layers.weight_stores import UniformWeight
-from codtdq.methods.block_learning import Budget, beta_at
-from codtdq.methods.blocks import find_blocks
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.learning import (
+from codtdq.methods.registry import MethodConfig
+from codtdq.methods.rivals.block_learning import Budget, beta_at
+from codtdq.methods.rivals.blocks import find_blocks
+from codtdq.methods.rivals.learning import (
     DroppingInput,
     DropPool,
     FixedInput,
@@ -22,10 +20,12 @@ from codtdq.methods.learning import (
     SoftRounding,
     lsq,
 )
-from codtdq.methods.reconstruction import BUDGETS, Reconstruction
-from codtdq.methods.registry import MethodConfig
+from codtdq.methods.rivals.reconstruction import BUDGETS, Reconstruction
 from codtdq.methods.workbench import Workbench
-from codtdq.quantizer.affine import code_limits, fake_shifted_ste
+from codtdq.numerics.affine import code_limits, fake_shifted_ste
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.inputs import DynamicToken, FloatInput, Rescaled, StaticUniform
+from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
 
 SHORT = dataclasses.replace(BUDGETS["fast"], images=8, steps=30)

@@ -11,16 +11,16 @@ from torch.utils._pytree import tree_leaves
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.layers.input_quantizers import FloatInput, Rescaled, StaticUniform
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import MethodConfig, Workbench, apply_method
-from codtdq.methods.repq_vit import (
+from codtdq.methods.rivals.repq_vit import (
     channel_grids,
     reparameterize,
     tensor_grid,
     with_common_zero,
 )
-from codtdq.quantizer.affine import code_limits, encode_shifted, fake_shifted
+from codtdq.numerics.affine import code_limits, encode_shifted, fake_shifted
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.inputs import FloatInput, Rescaled, StaticUniform
 from small_nets import images, small_net
 
 LIMITS = code_limits(4, False)

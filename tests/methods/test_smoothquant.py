@@ -9,11 +9,11 @@ import codtdq
 from codtdq.data import open_dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.layers.input_quantizers import DynamicToken, Rescaled, StaticUniform
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import MethodConfig, Workbench, apply_method, method_info
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.smoothquant import input_weight_peak, reader_groups, smoothing_scale
+from codtdq.methods.rivals.smoothquant import input_weight_peak, reader_groups, smoothing_scale
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.inputs import DynamicToken, Rescaled, StaticUniform
 from small_nets import images, small_net
 
 FLOAT = {"weight_bits": None, "act_bits": None}

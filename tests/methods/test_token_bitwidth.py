@@ -5,16 +5,16 @@ import torch
 
 import codtdq
 from codtdq.errors import ConfigError
-from codtdq.layers.input_quantizers import DynamicToken
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
-from codtdq.methods.token_bitwidth import (
+from codtdq.methods.rivals.token_bitwidth import (
     TokenBits,
     constant_shift_rows,
     realised_bits,
     shifted_rows,
     widths_around,
 )
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.inputs import DynamicToken
 from small_nets import images, small_net
 
 

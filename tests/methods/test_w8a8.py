@@ -11,8 +11,9 @@ import pytest
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.methods import apply_method, list_methods, reconstruction
+from codtdq.methods import apply_method, list_methods
 from codtdq.methods.registry import find_method
+from codtdq.methods.rivals import reconstruction
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -8,17 +8,18 @@ import pytest
 import torch
 
 import codtdq
-from codtdq import native
-from codtdq.backends import backend_of, cpu, use_backend
 from codtdq.cli import main
-from codtdq.convert import quant_operators
 from codtdq.data import open_dataset
+from codtdq.engine import backend_of, use_backend
+from codtdq.engine import cpu as native
+from codtdq.engine.cpu import executors as cpu
 from codtdq.errors import UnsupportedError
 from codtdq.evaluation.calibration import CalibrationImages
 from codtdq.evaluation.predict import predict_batch
 from codtdq.methods import apply_method, list_methods, load_method_model, save_method_model
 from codtdq.models import build_model, model_info
 from codtdq.models.weights import shipped_weights
+from codtdq.operators import quant_operators
 from codtdq.planning.presets import list_presets
 
 NAME = "segformer-small"

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from codtdq._version import __version__
 from codtdq.checkpoint import codecs, files
-from codtdq.convert.builder import (
+from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.numerics.floats import BLOCK, BlockFloats
+from codtdq.operators.conversion import (
     RECORD,
     QuantRecord,
     apply_plan,
@@ -26,9 +28,7 @@ from codtdq.convert.builder import (
     quant_operators,
     record_of,
 )
-from codtdq.errors import CheckpointError, CodtdqError
 from codtdq.planning import QuantConfig, QuantPlan
-from codtdq.quantizer.floats import BLOCK, BlockFloats
 
 FORMAT_VERSION = 1
 _FLOATS = ("floats#codes", "floats#low", "floats#step")

@@ -78,8 +78,8 @@ def _register_accuracy(kinds: Any) -> None:
 
 def run_accuracy(args: argparse.Namespace) -> int:
     """Run the grid and print its table; exit code 1 if a cell failed."""
-    from codtdq import bench
-    from codtdq.bench.accuracy import DEFAULT_DATASETS, DEFAULT_MODELS
+    from codtdq.lab import bench
+    from codtdq.lab.bench.accuracy import DEFAULT_DATASETS, DEFAULT_MODELS
 
     try:
         rows = bench.run_accuracy(

@@ -35,15 +35,15 @@ def check_options(args: argparse.Namespace) -> None:
 
 def require() -> None:
     """Fail where there is no device to measure."""
-    from codtdq.bench.speed.gpu import require_gpu
+    from codtdq.lab.bench.speed.gpu import require_gpu
 
     require_gpu()
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Time FP32 and the methods. CFRN without a checkpoint has random weights: time is the same."""
-    from codtdq.bench.speed import gpu
-    from codtdq.bench.speed.subjects import prepared
+    from codtdq.lab.bench.speed import gpu
+    from codtdq.lab.bench.speed.subjects import prepared
 
     untrained = args.untrained or (args.model is None and args.checkpoint is None)
     with prepared(

@@ -132,7 +132,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run_kernels(args: argparse.Namespace) -> int:
     """Time operators."""
-    from codtdq.bench.speed import kernels
+    from codtdq.lab.bench.speed import kernels
 
     facts = _begin(args)
     result = kernels.run_kernels(
@@ -145,8 +145,8 @@ def run_kernels(args: argparse.Namespace) -> int:
 
 def run_latency(args: argparse.Namespace) -> int:
     """Time a network on the native engine, or on a GPU."""
-    from codtdq.bench.speed import competitors, fresh_process, latency, profile
-    from codtdq.bench.speed.subjects import BASELINE, prepared
+    from codtdq.lab.bench.speed import competitors, fresh_process, latency, profile
+    from codtdq.lab.bench.speed.subjects import BASELINE, prepared
 
     bench_gpu.check_options(args)
     if args.backend == "triton":
@@ -186,8 +186,8 @@ def run_latency(args: argparse.Namespace) -> int:
 
 def run_storage(args: argparse.Namespace) -> int:
     """Split the bytes."""
-    from codtdq.bench.speed.storage import storage_split
-    from codtdq.bench.speed.subjects import BASELINE, prepared
+    from codtdq.lab.bench.speed.storage import storage_split
+    from codtdq.lab.bench.speed.subjects import BASELINE, prepared
 
     facts = _begin(args)
     if args.packed is not None:
@@ -209,8 +209,8 @@ def run_storage(args: argparse.Namespace) -> int:
 
 def run_deployment(args: argparse.Namespace) -> int:
     """The paper's table for every model."""
-    from codtdq.bench.speed.deployment import run_deployment as measure
-    from codtdq.bench.speed.machine import cores
+    from codtdq.lab.bench.speed.deployment import run_deployment as measure
+    from codtdq.lab.bench.speed.machine import cores
 
     facts = _begin(args)
     threads = _threads([args.threads or cores()])[0]
@@ -226,7 +226,7 @@ def run_deployment(args: argparse.Namespace) -> int:
 
 def _begin(args: argparse.Namespace) -> dict[str, Any]:
     """Facts about the machine before it gets busy; a file that cannot be written is found now."""
-    from codtdq.bench.speed.machine import machine
+    from codtdq.lab.bench.speed.machine import machine
 
     if args.out and Path(args.out).is_dir():
         raise ConfigError(f"--out {args.out} is a directory; give the name of a file")
@@ -254,8 +254,8 @@ def _finish(
 
 
 def _threads(counts: list[int] | None) -> list[int]:
-    from codtdq.bench.speed.machine import cores, default_threads
-    from codtdq.bench.speed.timing import check_threads
+    from codtdq.lab.bench.speed.machine import cores, default_threads
+    from codtdq.lab.bench.speed.timing import check_threads
 
     return default_threads() if counts is None else check_threads(counts, cores())
 

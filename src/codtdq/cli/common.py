@@ -148,7 +148,7 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
     state_dir: where a method that takes long keeps what it has finished.
     """
     from codtdq.errors import ConfigError
-    from codtdq.opening import method_for, open_config, open_model, quantize_for
+    from codtdq.resolve import method_for, open_config, open_model, quantize_for
 
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     root = getattr(args, "data", None)  # predict has no benchmarks

@@ -22,7 +22,7 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run, then print the tables in the form of the paper's motivating one."""
-    from codtdq.demo import DEFAULT_IMAGES, METRICS, TIMED, conclusions, run_demo
+    from codtdq.lab.demo import DEFAULT_IMAGES, METRICS, TIMED, conclusions, run_demo
 
     def say(text: str) -> None:
         if sys.stderr.isatty():

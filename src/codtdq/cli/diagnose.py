@@ -18,7 +18,7 @@ from codtdq.cli.common import (
 from codtdq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from codtdq.diagnosis import Diagnosis
+    from codtdq.lab.diagnosis import Diagnosis
 
 METHODS = "w4a4,dstg-only,cod-tdq,cod-tdq-guarded"
 WORST = 5
@@ -73,13 +73,13 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Check, measure, write, print the worst layers."""
-    from codtdq.pages.folder import PAGE, check_folder, write_folder
+    from codtdq.lab.pages.folder import PAGE, check_folder, write_folder
 
     check_folder(args.out, overwrite=args.overwrite)
     if args.images < 0:
         raise ConfigError(f"--images is {args.images}; accepted: 0 or more")
     if not args.no_figures:
-        from codtdq.figures.style import require_matplotlib
+        from codtdq.lab.figures.style import require_matplotlib
 
         require_matplotlib()
     diagnosis = _diagnosed(args)
@@ -94,10 +94,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _diagnosed(args: argparse.Namespace) -> Diagnosis:
     from codtdq.data import open_dataset
-    from codtdq.diagnosis import diagnose
     from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
+    from codtdq.lab.diagnosis import diagnose
     from codtdq.methods import method_info
-    from codtdq.opening import CALIBRATION_SPLIT, open_model
+    from codtdq.resolve import CALIBRATION_SPLIT, open_model
 
     names = [name for name in args.method.replace(",", " ").split() if name != "fp32"]
     if not names:

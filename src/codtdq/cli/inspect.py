@@ -10,7 +10,7 @@ from codtdq.cli.common import add_config, add_model, print_json, table, verb
 from codtdq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from codtdq.backends.choose import BackendRecord
+    from codtdq.engine.choose import BackendRecord
     from codtdq.methods.outline import Outline
 
 
@@ -48,9 +48,9 @@ def run_list(args: argparse.Namespace) -> None:
 def run_plan(args: argparse.Namespace) -> None:
     """Print a plan. Weights are not needed, only shapes."""
     from codtdq.api import plan
-    from codtdq.backends import foresee
+    from codtdq.engine import foresee
     from codtdq.models import build_model
-    from codtdq.opening import open_config, outline_for
+    from codtdq.resolve import open_config, outline_for
 
     model = build_model(args.model)
     if args.method is not None:
@@ -72,7 +72,7 @@ def run_plan(args: argparse.Namespace) -> None:
 
 
 def _print_outline(args: argparse.Namespace, found: Outline) -> None:
-    from codtdq.backends.choose import foresee_operators
+    from codtdq.engine.choose import foresee_operators
 
     backend = foresee_operators(found.model)
     if args.json:

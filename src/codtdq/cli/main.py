@@ -27,9 +27,9 @@ from codtdq.cli import (
     table,
     train,
 )
+from codtdq.engine.cpu import keep_memory
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
-from codtdq.native import keep_memory
 
 VERBS = (
     demo,

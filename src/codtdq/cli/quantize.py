@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _describe(model: Any) -> dict[str, Any]:
     """Name, config and totals, from the plan of a preset or the record of a method."""
-    from codtdq.convert import record_of
-    from codtdq.convert.builder import RECORD
     from codtdq.methods.apply import describe
+    from codtdq.operators import record_of
+    from codtdq.operators.conversion import RECORD
 
     if not hasattr(model, RECORD):
         return describe(model)

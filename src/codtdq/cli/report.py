@@ -23,8 +23,8 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read, build, write."""
-    from codtdq.pages import benchmark_page
-    from codtdq.tables import read_results
+    from codtdq.lab.pages import benchmark_page
+    from codtdq.lab.tables import read_results
 
     results = read_results(args.results)
     text = benchmark_page(results, command_of(args), ", ".join(args.results))

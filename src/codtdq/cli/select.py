@@ -21,7 +21,7 @@ from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
     from codtdq.data import Dataset
-    from codtdq.selection import LayerChoice, Selection, Terms
+    from codtdq.lab.selection import LayerChoice, Selection, Terms
 
 IMAGES = 16
 SHOWN = 10  # rows of the table; --json has all
@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> None:
     """Score the grid, choose, print."""
     from codtdq.data import ImageFolder, open_dataset
     from codtdq.evaluation import CalibrationImages
-    from codtdq.opening import open_config, open_model
-    from codtdq.selection import Selector, select, select_per_layer
-    from codtdq.selection.candidates import GROUPS, TAUS, ZERO_RATIOS, candidate_grid
+    from codtdq.lab.selection import Selector, select, select_per_layer
+    from codtdq.lab.selection.candidates import GROUPS, TAUS, ZERO_RATIOS, candidate_grid
+    from codtdq.resolve import open_config, open_model
 
     if args.limit < 1:
         raise ConfigError(f"--limit is {args.limit}; accepted: 1 or more images")

@@ -20,8 +20,8 @@ from codtdq.errors import ConfigError
 from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
-    from codtdq.diagnosis.protection import Proposal
-    from codtdq.diagnosis.sensitivity import Sensitivity
+    from codtdq.lab.diagnosis.protection import Proposal
+    from codtdq.lab.diagnosis.sensitivity import Sensitivity
 
 IMAGES = 8  # per state of the model; there are two for every operator
 SHOWN = 15  # rows of the table; --json has all
@@ -57,11 +57,11 @@ def register(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure, propose, print."""
     from codtdq.data import open_dataset
-    from codtdq.diagnosis.protection import check_budget, propose
-    from codtdq.diagnosis.rowfile import RowFile
-    from codtdq.diagnosis.sensitivity import SensitivityRow, measure_sensitivity, metric_scorer
     from codtdq.evaluation.provenance import model_hash
-    from codtdq.opening import calibration_for, open_config, open_model
+    from codtdq.lab.diagnosis.protection import check_budget, propose
+    from codtdq.lab.diagnosis.rowfile import RowFile
+    from codtdq.lab.diagnosis.sensitivity import SensitivityRow, measure_sensitivity, metric_scorer
+    from codtdq.resolve import calibration_for, open_config, open_model
 
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")

@@ -53,7 +53,7 @@ def register(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Read, build, render, print or write."""
     from codtdq.errors import ConfigError
-    from codtdq.tables import build_tables, read_results, render_tables, tables_to_dict
+    from codtdq.lab.tables import build_tables, read_results, render_tables, tables_to_dict
 
     if not 1 <= args.digits <= 9:
         raise ConfigError(f"--digits is {args.digits}; accepted: 1 to 9")

@@ -11,7 +11,7 @@ from codtdq.cli.common import print_json, verb
 
 def register(verbs: Any) -> None:
     """Add the verb."""
-    from codtdq.training.command import add_train_arguments
+    from codtdq.lab.training.command import add_train_arguments
 
     parser = verb(
         verbs, "train", "train a model; resumable",
@@ -29,11 +29,11 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and print where the run stands."""
-    from codtdq.training.command import exit_code, run_train, summary
+    from codtdq.lab.training.command import exit_code, run_train, summary
 
     result = run_train(args)
     if args.export:
-        from codtdq.training import export
+        from codtdq.lab.training import export
 
         export(result.out_dir, args.export, date=datetime.date.today().isoformat())
     if args.json:

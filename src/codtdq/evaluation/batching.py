@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from codtdq.convert import quant_operators
 from codtdq.errors import ConfigError
+from codtdq.operators import quant_operators
 
 DEFAULT_BATCH = 8
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from codtdq.convert import quant_operators
-from codtdq.layers import QuantOperator, SimOperator, sim_operators
-from codtdq.quantizer import ActivationResult
+from codtdq.numerics import ActivationResult
+from codtdq.operators import QuantOperator, SimOperator, quant_operators, sim_operators
 
 
 @dataclass

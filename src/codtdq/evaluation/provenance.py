@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.backends import backend_of
-from codtdq.convert.builder import RECORD, QuantRecord, architecture_of
+from codtdq.engine import backend_of
 from codtdq.environment import environment
+from codtdq.operators.conversion import RECORD, QuantRecord, architecture_of
 
 
 def model_hash(model: nn.Module) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.convert import convert, quant_operators
-from codtdq.convert.builder import RECORD, architecture_of
 from codtdq.errors import ConfigError
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods.registry import MethodConfig, find_method
 from codtdq.methods.workbench import Workbench, count_images
+from codtdq.operators import convert, quant_operators
+from codtdq.operators.conversion import RECORD, architecture_of
+from codtdq.operators.simulated import sim_operators
 from codtdq.planning import preset as preset_config
 from codtdq.planning.roles import operators
 

@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError
-from codtdq.layers.input_quantizers import build_input_quantizer
-from codtdq.layers.simulated import SimOperator
-from codtdq.layers.weight_stores import build_weight_store
-from codtdq.methods.blocks import Block, tensors_of
+from codtdq.methods.rivals.blocks import Block, tensors_of
 from codtdq.methods.workbench import Workbench
+from codtdq.operators.simulated import SimOperator
+from codtdq.schemes.inputs import build_input_quantizer
+from codtdq.schemes.weights import build_weight_store
 
 
 def fingerprint(bench: Workbench, items: Iterable[Any], facts: dict[str, Any]) -> str:

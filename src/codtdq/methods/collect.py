@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.layers.simulated import input_tokens
 from codtdq.methods.workbench import MethodSite, Workbench, count_images
+from codtdq.operators.simulated import input_tokens
 from codtdq.progress import track
 
 ROWS_PER_IMAGE = 64

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from codtdq.convert.rescale import (
+from codtdq.errors import ConfigError
+from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.operators.rescale import (
     obstacle_to_rescaling,
     rescale_inputs,
     rescale_norm,
     takes_shift,
 )
-from codtdq.errors import ConfigError
-from codtdq.layers.input_quantizers import InputQuantizer, Rescaled
-from codtdq.layers.simulated import SimOperator
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.operators.simulated import SimOperator
+from codtdq.schemes.inputs import InputQuantizer, Rescaled
 
 
 def foldable(bench: Workbench, norm: str, *, with_shift: bool = False) -> bool:

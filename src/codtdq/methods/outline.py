@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from codtdq.errors import ConfigError
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods.apply import effective_bits
 from codtdq.methods.registry import MethodConfig, find_method
 from codtdq.methods.workbench import Workbench
+from codtdq.operators.simulated import sim_operators
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from codtdq.layers.weight_stores import UniformWeight
-from codtdq.quantizer.affine import code_limits, fake_shifted, grid_of, offset_grid
+from codtdq.numerics.affine import code_limits, fake_shifted, grid_of, offset_grid
+from codtdq.schemes.weights import UniformWeight
 
 PERCENTILES = (0.999, 0.9999, 0.99999)
 _TAIL = 64  # a quantile with so small a share beyond it is found without sorting

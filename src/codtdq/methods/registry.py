@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from codtdq.errors import ConfigError
-from codtdq.quantizer.affine import MAX_BITS, MIN_BITS
+from codtdq.numerics.affine import MAX_BITS, MIN_BITS
 
 if TYPE_CHECKING:
     from codtdq.methods.workbench import Workbench
@@ -176,7 +176,9 @@ def _load_builtin() -> None:
     if _loaded:
         return
     _loaded = True
-    package = importlib.import_module("codtdq.methods")
-    importlib.import_module("codtdq.methods.preset_methods")  # references come first in lists
-    for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"codtdq.methods.{module}")
+    package = importlib.import_module("codtdq.methods.rivals")
+    importlib.import_module("codtdq.methods.cod_tdq")  # references come first in lists
+    found = [m.name for m in pkgutil.iter_modules(package.__path__)]
+    importlib.import_module("codtdq.methods.plus.method")
+    for module in sorted(found):
+        importlib.import_module(f"codtdq.methods.rivals.{module}")

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from codtdq._version import __version__
 from codtdq.checkpoint import files, load_into, save_model
-from codtdq.convert.builder import RECORD, architecture_of
 from codtdq.errors import CheckpointError, ConfigError
-from codtdq.layers.input_quantizers import build_input_quantizer
-from codtdq.layers.simulated import SimOperator, sim_class_for, sim_operators
-from codtdq.layers.weight_stores import build_weight_store
 from codtdq.methods.apply import METHOD_RECORD, MethodRecord
 from codtdq.methods.registry import list_methods
 from codtdq.models.registry import build_model, list_models
+from codtdq.operators.conversion import RECORD, architecture_of
+from codtdq.operators.simulated import SimOperator, sim_class_for, sim_operators
+from codtdq.schemes.inputs import build_input_quantizer
+from codtdq.schemes.weights import build_weight_store
 
 FORMAT = "method-1"
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.layers.input_quantizers import InputQuantizer
-from codtdq.layers.simulated import SimOperator, sim_class_for
-from codtdq.layers.weight_stores import WeightStore
 from codtdq.methods.registry import MethodConfig
-from codtdq.planning.graph import ModelGraph, Source, trace
+from codtdq.operators.simulated import SimOperator, sim_class_for
 from codtdq.planning.roles import operators
+from codtdq.planning.trace import ModelGraph, Source, trace
+from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.weights import WeightStore
 
 SEQUENTIAL_PIXELS = 128 * 160 * 160  # of the images that may run as one batch
 

@@ -53,7 +53,7 @@ class ModelInfo:
     act_modes: dict[str, str] = field(default_factory=dict)
     # whether maps may lie in channels-last order anywhere inside: no module calls view on them
     channels_last: bool = False
-    # the training loss of the network, by name in codtdq.training.losses
+    # the training loss of the network, by name in codtdq.lab.training.losses
     loss: str = "bce-iou"
     # the checkpoint that ships with the package (file under codtdq/weights), if any
     weights: str | None = None

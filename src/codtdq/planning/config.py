@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.errors import ConfigError
-from codtdq.quantizer.spec import (
+from codtdq.numerics.spec import (
     MODES,
     ActivationSpec,
     WeightSpec,

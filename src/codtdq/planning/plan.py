@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from codtdq.errors import ConfigError
+from codtdq.numerics.floats import BLOCK
+from codtdq.numerics.grouping import group_count
+from codtdq.numerics.packing import packed_width
+from codtdq.numerics.spec import ActivationSpec, WeightSpec
+from codtdq.numerics.weight import row_shape, scale_count
 from codtdq.planning.config import QuantConfig
-from codtdq.quantizer.floats import BLOCK
-from codtdq.quantizer.grouping import group_count
-from codtdq.quantizer.packing import packed_width
-from codtdq.quantizer.spec import ActivationSpec, WeightSpec
-from codtdq.quantizer.weight import row_shape, scale_count
 
 SCALE_BITS = 32  # scales are float32
 FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK}

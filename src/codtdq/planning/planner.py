@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from codtdq.errors import ConfigError
+from codtdq.numerics.spec import ActivationSpec, WeightSpec
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
 from codtdq.planning.roles import Operator, matrices, operators
-from codtdq.quantizer.spec import ActivationSpec, WeightSpec
 
 
 def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:

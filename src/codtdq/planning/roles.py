@@ -15,8 +15,8 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from codtdq.errors import ConfigError
+from codtdq.numerics.spec import check_choice
 from codtdq.planning.config import ROLES
-from codtdq.quantizer.spec import check_choice
 
 IMAGE_CHANNELS = 4  # a convolution with so few inputs reads an image
 QUANTIZABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Conv1d)

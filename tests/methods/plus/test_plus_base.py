@@ -5,11 +5,11 @@ import torch
 
 import codtdq
 from codtdq.errors import ConfigError
-from codtdq.layers.simulated import sim_operators
 from codtdq.methods import apply_method
 from codtdq.methods.plus.base_ranges import ProjectedRanges
-from codtdq.methods.plus.grouped_input import TokenGroups
-from codtdq.methods.plus.pixel_groups import PixelGroups
+from codtdq.operators.simulated import sim_operators
+from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.token_groups import TokenGroups
 from small_nets import images, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(2)]
@@ -40,7 +40,7 @@ def test_activations_are_those_of_the_preset():
         assert isinstance(operator.input_quantizer, ProjectedRanges)
         assert operator.input_quantizer.spec == site.activation, name
         tokens = torch.randn(2, 9, site.inputs, generator=torch.Generator().manual_seed(0))
-        expected = codtdq.quantizer.quantize(tokens, site.activation).x_hat
+        expected = codtdq.numerics.quantize(tokens, site.activation).x_hat
         assert torch.equal(operator.input_quantizer(tokens), expected)
         compared += 1
     assert compared >= 4

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from codtdq.methods.plus.grid import quantize_groups
-from codtdq.methods.plus.grouped_input import TokenGroups
-from codtdq.methods.plus.pixel_groups import PixelGroups
+from codtdq.schemes.group_grid import quantize_groups
+from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.token_groups import TokenGroups
 
 
 def noise(*shape, seed=0):

@@ -7,20 +7,20 @@ import torch
 from torch import nn
 
 import codtdq
-from codtdq.convert.stress import plant_outliers
 from codtdq.data import open_dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.predict import mask_logits
-from codtdq.layers.simulated import sim_operators
+from codtdq.lab.stress import plant_outliers
 from codtdq.methods import apply_method
 from codtdq.methods.outline import outline
 from codtdq.methods.plus import sequence
 from codtdq.methods.plus.config import PlusConfig
-from codtdq.methods.plus.lockstep import Lockstep
+from codtdq.methods.plus.paired_run import Lockstep
 from codtdq.methods.plus.sequence import lanes_for, least_lanes
 from codtdq.methods.registry import MethodConfig
 from codtdq.methods.workbench import Workbench
+from codtdq.operators.simulated import sim_operators
 from small_nets import images, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(4)]

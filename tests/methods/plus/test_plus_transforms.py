@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from codtdq.layers.input_quantizers import FloatInput
-from codtdq.methods.cod_tdq_plus import install_transform
 from codtdq.methods.plus.equalize import equalizing_scale
-from codtdq.methods.plus.transforms import Transform, rotate_blocks
+from codtdq.methods.plus.method import install_transform
 from codtdq.methods.registry import MethodConfig
 from codtdq.methods.workbench import Workbench
+from codtdq.schemes.inputs import FloatInput
+from codtdq.schemes.transforms import Transform, rotate_blocks
 
 
 def vector(channels, seed):

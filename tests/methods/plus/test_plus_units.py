@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from codtdq.methods.plus.grid import full_step
-from codtdq.methods.plus.grouped_input import TokenGroups
-from codtdq.methods.plus.pixel_groups import PixelGroups
-from codtdq.methods.plus.transforms import Transform
 from codtdq.methods.plus.units import ROOM, unit_of
+from codtdq.schemes.group_grid import full_step
+from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.token_groups import TokenGroups
+from codtdq.schemes.transforms import Transform
 
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(400, 80, generator=GENERATOR) * torch.rand(80, generator=GENERATOR).exp()

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from codtdq.layers.simulated import input_tokens
 from codtdq.methods.plus.layer import LayerSettings, settle
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
 from codtdq.methods.plus.rounding import (
@@ -16,7 +15,8 @@ from codtdq.methods.plus.rounding import (
     refine,
     search_scales,
 )
-from codtdq.methods.plus.weight_groups import (
+from codtdq.operators.simulated import input_tokens
+from codtdq.schemes.weight_groups import (
     GroupedWeight,
     ScaleFormat,
     group_index,

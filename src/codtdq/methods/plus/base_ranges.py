@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from codtdq.errors import ConfigError
-from codtdq.layers.input_quantizers import SCALE_BITS, InputQuantizer
 from codtdq.methods.workbench import Workbench
+from codtdq.numerics import ActivationSpec, quantize
 from codtdq.planning.planner import make_plan
 from codtdq.planning.presets import preset
-from codtdq.quantizer import ActivationSpec, quantize
+from codtdq.schemes.inputs import SCALE_BITS, InputQuantizer
 
 GROUPED = "per_token_group"
 

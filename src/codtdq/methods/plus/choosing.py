@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codtdq.convert.rescale import takes_shift
 from codtdq.methods.plus.equalize import equalizing_scale
 from codtdq.methods.plus.scoring import Scorer
-from codtdq.methods.plus.transforms import BLOCK, Transform
+from codtdq.operators.rescale import takes_shift
+from codtdq.schemes.transforms import BLOCK, Transform
 
 EXPONENT = 0.5  # of a scale that the operator applies itself
 KINDS = ("shift", "scale", "order", "hadamard")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from codtdq.errors import ConfigError
 from codtdq.methods.plus.choosing import KINDS
-from codtdq.methods.plus.grid import ZERO_POINTS
 from codtdq.methods.registry import MethodConfig
-from codtdq.quantizer.spec import check_positive_int
+from codtdq.numerics.spec import check_positive_int
+from codtdq.schemes.group_grid import ZERO_POINTS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from codtdq.methods.folding import fold_into_norm, foldable
 from codtdq.methods.plus.scoring import Scorer
-from codtdq.methods.plus.transforms import Transform
 from codtdq.methods.workbench import Workbench
+from codtdq.schemes.transforms import Transform
 
 LIMIT = 1e4  # of s, around its median: beyond lie dead channels
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from codtdq.layers.weight_stores import WeightStore
 from codtdq.methods.plus.moments import DAMPING, Moments, Problem
 from codtdq.methods.plus.rounding import (
     FACTORS,
@@ -16,7 +15,8 @@ from codtdq.methods.plus.rounding import (
     refine,
     search_scales,
 )
-from codtdq.methods.plus.weight_groups import GroupedWeight, group_index, weight_rows
+from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_rows
+from codtdq.schemes.weights import WeightStore
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.plus.moments import cholesky
-from codtdq.methods.plus.weight_groups import ScaleFormat
-from codtdq.quantizer.affine import code_limits, encode_shifted
+from codtdq.numerics.affine import code_limits, encode_shifted
+from codtdq.schemes.weight_groups import ScaleFormat
 
 BLOCK = 64
 FACTORS = tuple(1.15 - 0.05 * i for i in range(14))  # of the scale that just covers a group

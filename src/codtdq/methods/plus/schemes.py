@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from codtdq.layers.input_quantizers import InputQuantizer, StaticUniform
 from codtdq.methods.collect import InputStats, collect_inputs
 from codtdq.methods.plus.base_ranges import GROUPED, ProjectedRanges, base_specs
 from codtdq.methods.plus.config import PlusConfig
-from codtdq.methods.plus.grouped_input import TokenGroups
-from codtdq.methods.plus.pixel_groups import PixelGroups
-from codtdq.methods.plus.weight_groups import FEW_CHANNELS, GroupedWeight
 from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.quantizer import ActivationSpec
+from codtdq.numerics import ActivationSpec
+from codtdq.schemes.inputs import InputQuantizer, StaticUniform
+from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.token_groups import TokenGroups
+from codtdq.schemes.weight_groups import FEW_CHANNELS, GroupedWeight
 
 
 def input_scheme(

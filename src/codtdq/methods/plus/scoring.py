@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from codtdq.layers.input_quantizers import InputQuantizer
 from codtdq.methods.plus.rounding import nearest_codes, search_scales
-from codtdq.methods.plus.transforms import Transform
 from codtdq.methods.workbench import MethodSite
+from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.transforms import Transform
 
 ROWS = 1024  # that a score is measured on
 HELD_OUT = 4  # one row in so many is kept for scores; statistics come from the others

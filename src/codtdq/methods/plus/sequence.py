@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from codtdq.layers.simulated import SimOperator, input_tokens
 from codtdq.memory import give_back
 from codtdq.methods.plus.layer import LayerSettings, set_bias, settle
-from codtdq.methods.plus.lockstep import Lockstep
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
+from codtdq.methods.plus.paired_run import Lockstep
 from codtdq.methods.plus.state import SettledFiles
 from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.operators.simulated import SimOperator, input_tokens
 from codtdq.progress import Progress
 
 LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch

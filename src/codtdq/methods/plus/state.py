@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
-from codtdq.layers.weight_stores import WeightStore, build_weight_store
+from codtdq.schemes.weights import WeightStore, build_weight_store
 
 
 class SettledFiles:

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from codtdq.methods.plus.grid import TINY, full_step
-from codtdq.methods.plus.grouped_input import TokenGroups
-from codtdq.methods.plus.transforms import BLOCK, Transform
-from codtdq.quantizer.affine import code_limits
-from codtdq.quantizer.nvfp4 import LARGEST_E4M3
+from codtdq.numerics.affine import code_limits
+from codtdq.numerics.nvfp4 import LARGEST_E4M3
+from codtdq.schemes.group_grid import TINY, full_step
+from codtdq.schemes.token_groups import TokenGroups
+from codtdq.schemes.transforms import BLOCK, Transform
 
 ROOM = 2.0  # above the largest step that calibration saw
 

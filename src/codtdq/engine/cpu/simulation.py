@@ -1,0 +1,48 @@
+"""The engine as a faster twin of the simulation: same codes, same values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from codtdq.engine.cpu import library
+from codtdq.engine.cpu.groups import quantize_groups
+from codtdq.engine.cpu.searched import values
+from codtdq.numerics.acceleration import offer
+from codtdq.numerics.projection import Projection
+from codtdq.numerics.spec import ActivationSpec
+from codtdq.schemes.lowered import GroupGrid
+
+
+def projected_groups(tokens: Tensor, spec: ActivationSpec) -> tuple[Tensor, Projection] | None:
+    """x_hat [..., C] and the projection of token groups; None where only torch can tell."""
+    if spec.mode != "per_token_group" or spec.group_size > library.MAX_GROUP:
+        return None
+    if not _plain_data(tokens) or library.load() is None:
+        return None
+    x_hat, radius, step, active, infeasible = quantize_groups(
+        tokens.float(), spec.bits, spec.group_size, spec.literal, spec.projection == "guarded",
+        spec.percentile, spec.tau, spec.zero_ratio,
+    )  # fmt: skip
+    return x_hat, Projection(radius, step, active, infeasible)
+
+
+def searched_groups(tokens: Tensor, grid: GroupGrid) -> Tensor | None:
+    """x_hat of tokens [B, N, C] on searched grids; None where only torch can tell."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return None
+    if tokens.dtype != torch.float32 or not tokens.numel() or not _plain_data(tokens):
+        return None
+    if library.load() is None or grid.obstacle() is not None:
+        return None
+    return values(tokens, grid)
+
+
+def _plain_data(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not (torch.is_grad_enabled() and x.requires_grad)
+
+
+def offer_twins() -> None:
+    """Make both known to the reference."""
+    offer("projected_groups", projected_groups)
+    offer("searched_groups", searched_groups)

@@ -1,0 +1,66 @@
+"""Float operators that the CPU engine computes as well, because torch is slow at them.
+
+Nothing is quantized here: the result is that of the module to rounding. A module says by its
+`computed_as` what it is; one that no name is known for stays with torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.engine.cpu import library
+from codtdq.engine.cpu.deform import deform_conv
+
+
+def float_operators(model: nn.Module) -> dict[str, Any]:
+    """The modules of a model that the engine can compute, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if getattr(module, "computed_as", None) in EXECUTORS
+    }
+
+
+def take_over(model: nn.Module) -> tuple[str, ...]:
+    """Let the engine compute them; returns their names."""
+    found = float_operators(model)
+    for module in found.values():
+        module.executor = EXECUTORS[module.computed_as](module)
+    return tuple(found)
+
+
+def give_back(model: nn.Module) -> None:
+    """Undo `take_over`."""
+    for module in float_operators(model).values():
+        module.executor = None
+
+
+class DeformExecutor:
+    """A deformable convolution with its weight laid out for rows of samples."""
+
+    def __init__(self, module: Any) -> None:
+        weight = module.weight.detach().float()  # [O, C, 3, 3]
+        self._weight = weight.flatten(2).permute(2, 1, 0).flatten(0, 1).contiguous()  # [9 C, O]
+        self._bias = module.bias.detach().float()
+
+    def __call__(self, x: Tensor, offsets: Tensor) -> Tensor | None:
+        """The module's result, or None where torch has to compute it."""
+        learns = torch.is_grad_enabled() and (x.requires_grad or offsets.requires_grad)
+        plain = x.dtype is offsets.dtype is torch.float32 and x.device.type == "cpu"
+        if learns or not plain or library.turned_off() or not x.numel():
+            return None
+        if torch.compiler.is_compiling():
+            found: Tensor = torch.ops.codtdq.deform_conv(x, offsets, self._weight, self._bias)
+            return found
+        if torch._C._get_tracing_state():
+            return None
+        return deform_conv(x, offsets, self._weight, self._bias)
+
+    def __deepcopy__(self, memo: object) -> DeformExecutor:
+        return self  # of constants only
+
+
+EXECUTORS = {"deform3x3": DeformExecutor}

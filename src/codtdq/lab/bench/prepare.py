@@ -1,0 +1,131 @@
+"""The model of a group: opened, stressed, quantized once and kept on disk for all data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from codtdq._version import __version__
+from codtdq.errors import CheckpointError
+from codtdq.evaluation import CalibrationImages
+from codtdq.evaluation.provenance import model_hash
+from codtdq.lab.bench.cache import open_cached
+from codtdq.lab.bench.cells import Group
+from codtdq.lab.bench.diagnosis import diagnose
+from codtdq.lab.bench.plain import plain
+from codtdq.lab.bench.settings import RunSettings
+from codtdq.lab.bench.usage import Usage
+from codtdq.resolve import open_model
+
+FACTS = "facts.json"
+MODEL = "model"
+STRESS_IMAGES = 8  # on which the channels are measured before outliers are planted
+DIAGNOSIS_IMAGES = 4
+
+
+def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[str, Any]:
+    """Quantize the model of a group into `directory`, unless that was done before.
+
+    Returns what the rows of the group have in common.
+    """
+    from codtdq import methods
+
+    done = read_facts(directory, settings)
+    if done is not None:
+        return done
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob("part*.json"):  # scores of another model than the one to come
+        stale.unlink()
+    cell = group.first
+    model = open_model(
+        cell.model, settings.checkpoints.get(cell.model), untrained=settings.untrained
+    )
+    images = open_cached(
+        settings.calibration, settings.data, settings.calibration_images, settings.cache_dir
+    )
+    calibration = CalibrationImages(model, images, count=settings.calibration_images)
+    torch.manual_seed(cell.seed)
+    if cell.stress is not None:
+        model = _stressed(model, calibration, cell.seed)
+    with Usage() as usage:
+        quantized = methods.apply_method(
+            model, cell.method, calibration, seed=cell.seed, budget=cell.budget,
+            state_dir=directory / "calibration",
+        )  # fmt: skip
+    record: Any = quantized.method_record
+    shutil.rmtree(directory / MODEL, ignore_errors=True)  # of a run that was killed here
+    methods.save_method_model(quantized, directory / MODEL)
+    facts = {
+        "bits": record.bits,
+        "info": record.info,
+        "config": record.config,
+        "calibration": {
+            "images": record.calibration_images,
+            "seconds": round(usage.wall, 3),
+            "steps": record.steps,
+            "cpu_seconds": round(usage.cpu, 3),
+            "peak_memory_mb": round(usage.peak_memory_mb, 1),
+        },
+        "planted": getattr(model, "stress", None),
+        "diagnosis": diagnose(quantized, islice(calibration, DIAGNOSIS_IMAGES)),
+        "hashes": {"float_model": model_hash(model), "quantized_model": model_hash(quantized)},
+    }
+    _write_facts(directory, settings, plain(facts))
+    shutil.rmtree(directory / "calibration", ignore_errors=True)
+    return plain(facts)
+
+
+def load_group(directory: Path) -> nn.Module:
+    """The quantized model that `prepare_group` left.
+
+    Rows always come from the model as it was written, so a resumed or distributed run cannot
+    differ from an uninterrupted one.
+    """
+    from codtdq import methods
+
+    try:
+        model = methods.load_method_model(directory / MODEL)
+        facts = json.loads((directory / FACTS).read_text(encoding="utf-8"))["facts"]
+        if model_hash(model) != facts["hashes"]["quantized_model"]:
+            raise CheckpointError(
+                f"{directory / MODEL} does not hold the model that was calibrated; its method "
+                "cannot be saved and loaded without loss"
+            )
+        return model
+    except Exception:
+        (directory / FACTS).unlink(missing_ok=True)  # the next attempt calibrates again
+        raise
+
+
+def _stressed(model: nn.Module, calibration: CalibrationImages, seed: int) -> nn.Module:
+    from codtdq.lab.stress import plant_outliers
+
+    images = torch.cat(list(islice(calibration, STRESS_IMAGES)))
+    return plant_outliers(model, images, seed=seed)
+
+
+def _key(settings: RunSettings) -> dict[str, Any]:
+    return {"codtdq": __version__, **settings.fixed()}
+
+
+def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
+    """The facts of a finished calibration under the same settings."""
+    try:
+        data = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return data["facts"] if data.get("key") == _key(settings) else None
+
+
+def _write_facts(directory: Path, settings: RunSettings, facts: dict[str, Any]) -> None:
+    """Written last and atomically: where it is, the model is complete."""
+    temporary = directory / f"{FACTS}.tmp"
+    temporary.write_text(json.dumps({"key": _key(settings), "facts": facts}), encoding="utf-8")
+    os.replace(temporary, directory / FACTS)

@@ -1,0 +1,113 @@
+"""The networks that are timed: FP32, and quantized ones as a user has them, saved and loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.api import load, save
+from codtdq.engine import backend_of
+from codtdq.lab.bench.speed.machine import require_engine
+from codtdq.methods import method_info
+from codtdq.models import model_info
+from codtdq.models.weights import save_weights
+from codtdq.resolve import method_for, open_model
+
+BASELINE = "fp32"
+CALIBRATION_IMAGES = 4  # fixed ranges cost the same whatever their values are
+FP32_FILE = "fp32.safetensors"
+
+
+@dataclass
+class Subject:
+    """One network under test: in memory, and the file or directory that holds it."""
+
+    name: str  # method
+    model: nn.Module
+    path: Path
+
+    @property
+    def execution(self) -> str:
+        """How its products are computed."""
+        record = backend_of(self.model)
+        return "torch" if record is None else record.execution
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk, of the file or of all files in the directory."""
+        if self.path.is_file():
+            return self.path.stat().st_size
+        return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+
+
+@dataclass
+class Subjects:
+    """FP32 first, then the methods."""
+
+    architecture: str
+    input_size: int
+    weights: str  # where they come from, for the output
+    members: dict[str, Subject]
+
+    @property
+    def baseline(self) -> nn.Module:
+        """The FP32 network."""
+        return self.members[BASELINE].model
+
+    def images(self, batch: int) -> Tensor:
+        """Inputs [B, 3, size, size]; the time does not depend on what they show."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(batch, 3, self.input_size, self.input_size, generator=generator)
+
+
+@contextlib.contextmanager
+def prepared(
+    architecture: str,
+    methods: Sequence[str],
+    *,
+    checkpoint: str | Path | None = None,
+    untrained: bool = False,
+    write_fp32: bool = False,
+    native: bool = True,
+) -> Iterator[Subjects]:
+    """Quantize by every method, write, load on the native engine; files live as long as the block.
+
+    write_fp32: also write the float checkpoint, for measurements that begin with a file.
+    native: the engine is needed; False where only the files count.
+    """
+    if native:
+        require_engine()
+    for method in methods:
+        method_info(method)  # an unknown name fails before anything is built
+    with tempfile.TemporaryDirectory(prefix="codtdq-speed-") as folder:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = open_model(architecture, checkpoint, untrained=untrained)
+        fp32_file = Path(folder) / FP32_FILE
+        if write_fp32:
+            save_weights(model, fp32_file, torch.float32)
+        members = {BASELINE: Subject(BASELINE, model.eval(), fp32_file)}
+        for method in dict.fromkeys(methods):
+            if method != BASELINE:
+                quantized = method_for(model, method, count=CALIBRATION_IMAGES)
+                directory = save(quantized, Path(folder) / method)
+                del quantized
+                members[method] = Subject(method, load(directory), directory)
+        yield Subjects(
+            architecture,
+            model_info(architecture).input_size,
+            _weights(architecture, checkpoint),
+            members,
+        )
+
+
+def _weights(architecture: str, checkpoint: str | Path | None) -> str:
+    if checkpoint is not None:
+        return f"from {Path(checkpoint).name}"
+    return "random (untrained)" if model_info(architecture).weights is None else "shipped"

@@ -1,0 +1,65 @@
+"""The diagnostic export (S4.5): X, c, Delta, sigma and X_hat of every quantized input, on disk.
+
+One safetensors file per method, image, operator and call: DIR/METHOD/IMAGE/ORDER-NAME.safetensors,
+written whole or not at all, so that memory never holds more than one input.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from codtdq.errors import DataError
+from codtdq.lab.diagnosis.groups import Observation
+
+FIELDS = ("x", "radius", "step", "sigma", "x_hat")
+
+
+class Archive:
+    """Writes the inputs of one method."""
+
+    def __init__(self, directory: str | Path, method: str) -> None:
+        self._root = Path(directory) / _safe(method)
+
+    def write(self, image: str, order: int, name: str, call: int, seen: Observation) -> Path:
+        """Store one input; x and x_hat are tokens [N, C], the rest has one value per group.
+
+        A method without groups has neither radius nor step nor sigma.
+        """
+        tensors: dict[str, Tensor] = {"x": seen.x, "x_hat": seen.x_hat}
+        facts = {"operator": name, "image": image, "call": str(call), "mode": ""}
+        if seen.result is not None:
+            result = seen.result
+            tensors |= {"radius": result.radius, "step": result.step, "sigma": result.sigma}
+            facts["mode"] = result.spec.mode
+        folder = self._root / _safe(image)
+        folder.mkdir(parents=True, exist_ok=True)
+        suffix = f".{call}" if call else ""
+        path = folder / f"{order:03d}-{_safe(name)}{suffix}.safetensors"
+        temporary = path.with_suffix(".tmp")
+        # copies: safetensors takes no tensors that share memory, as X and X_hat of FP32 do
+        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, temporary, facts)
+        temporary.replace(path)
+        return path
+
+
+def read_entry(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and facts (operator, image, call, mode) of one file of an archive."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}
+            return tensors, dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} is no file of a diagnosis archive: {error}") from error
+
+
+def _safe(name: str) -> str:
+    """A name that is one path component on every system."""
+    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "_"
+
+
+__all__ = ["FIELDS", "Archive", "read_entry"]

@@ -1,0 +1,92 @@
+"""The settings that are compared: (g, tau, zr), on top of a base config."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from codtdq.errors import ConfigError
+from codtdq.operators import quant_operators
+from codtdq.planning import QuantConfig, QuantPlan, make_plan
+
+GROUPS = (16, 32, 64)
+TAUS: tuple[float | None, ...] = (0.5, 1.0, 2.0, None)
+ZERO_RATIOS: tuple[float | None, ...] = (0.1, 0.2, 0.4, None)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting of DSTG and DCRP: group size g (Eq. direct_sum), tau of C1, zr of C2."""
+
+    group: int
+    tau: float | None  # None leaves C1 out
+    zero_ratio: float | None  # None leaves C2 out
+
+    def __str__(self) -> str:
+        return f"g={self.group} tau={_word(self.tau)} zr={_word(self.zero_ratio)}"
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of QuantConfig, and of its per-layer overrides."""
+        return {"act_group_size": self.group, "tau": self.tau, "zero_ratio": self.zero_ratio}
+
+    def config(self, base: QuantConfig) -> QuantConfig:
+        """The base with this setting."""
+        return base.replace(**self.fields())
+
+    @classmethod
+    def of(cls, config: QuantConfig) -> Candidate:
+        """The setting that a config has."""
+        return cls(config.act_group_size, config.tau, config.zero_ratio)
+
+
+def candidate_grid(
+    groups: Sequence[int] = GROUPS,
+    taus: Sequence[float | None] = TAUS,
+    zero_ratios: Sequence[float | None] = ZERO_RATIOS,
+) -> list[Candidate]:
+    """All combinations, each once, in the order given."""
+    found = [Candidate(*values) for values in itertools.product(groups, taus, zero_ratios)]
+    return list(dict.fromkeys(found))
+
+
+def check_base(config: QuantConfig) -> None:
+    """Raise unless the setting changes anything under this base."""
+    if config.act_bits is None:
+        raise ConfigError(
+            f"base {config.name!r} keeps activations float; select chooses how they are quantized"
+        )
+    if config.act_range == "static":
+        raise ConfigError(
+            f"base {config.name!r} has static ranges, which g, tau and zr do not move at run time; "
+            "take a dynamic one, e.g. cod-tdq-guarded"
+        )
+    if config.io_correction != "none":
+        raise ConfigError(
+            f"base {config.name!r} has io_correction, which depends on the setting; select first, "
+            "then correct: codtdq quantize --config FILE --set io_correction=bias"
+        )
+    if "per_token_group" not in dict(config.act_modes).values():
+        raise ConfigError(f"base {config.name!r} has no token groups; take e.g. cod-tdq-guarded")
+
+
+def apply_config(quantized: nn.Module, original: nn.Module, config: QuantConfig) -> QuantPlan:
+    """Give the operators of a quantized model the activation settings that `config` plans.
+
+    Weights do not depend on (g, tau, zr): the model is quantized once, and a candidate is a new
+    record per operator, exactly the one that `quantize(original, config)` would make.
+    """
+    plan = make_plan(original, config)
+    for name, operator in quant_operators(quantized).items():
+        site = plan.site(name)
+        operator.site = dataclasses.replace(operator.site, activation=site.activation)
+        operator.executor = None  # a backend's executor holds the settings it was made with
+    return plan
+
+
+def _word(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"

@@ -1,0 +1,163 @@
+"""Inputs and weights in NVFP4, in a channel order of the method's choice.
+
+Weight blocks run along the input channels of one kernel tap, in the order of the input, so that the
+same 16 channels share a block on both sides. Where an output sees fewer than 16 channels (an image,
+a depthwise kernel) they run along the flattened taps and channels instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
+from codtdq.numerics.nvfp4 import (
+    BLOCK,
+    CODE_BITS,
+    SCALE_BITS,
+    block_count,
+    decode_e2m1,
+    dequantize_nvfp4,
+    encode_e2m1,
+    fake_nvfp4,
+    from_blocks,
+    quantize_nvfp4,
+    tensor_scale,
+    to_blocks,
+)  # fmt: skip
+from codtdq.schemes.inputs import SCALE_BITS as FLOAT_BITS
+from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.weights import WeightStore, pack_unsigned, unpack_unsigned
+
+
+class Fp4Input(InputQuantizer):
+    """NVFP4 in blocks of 16 channels; the last `residual` channels of the order get a second term.
+
+    x_hat = Q(x) + Q(x - Q(x)), both under one tensor scale, as one matrix product needs it. The
+    tensor is one image (one entry of the first dimension), so that its batch mates do not matter.
+    order: [C], or empty for the natural one.
+    """
+
+    kind = "nvfp4"
+    order: Tensor
+
+    def __init__(self, residual: int = 0, *, order: Tensor | None = None) -> None:
+        super().__init__()
+        self.residual = residual
+        order = torch.zeros(0, dtype=torch.int16) if order is None else order.to(torch.int16)
+        self.register_buffer("order", order)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C]: gather into the order, quantize, scatter back."""
+        order = self.order.long()
+        values, residual = self.terms(tokens[..., order] if len(order) else tokens)
+        if self.residual:
+            values[..., -self.residual :] += residual
+        return values[..., torch.argsort(order)] if len(order) else values
+
+    def terms(self, ordered: Tensor) -> tuple[Tensor, Tensor]:
+        """Q(x) [B, N, C] and Q(residual) [B, N, S] of tokens that are in the order already."""
+        t = tensor_scale(ordered.abs().amax((1, 2), keepdim=True))
+        values = fake_nvfp4(ordered, t)
+        kept = ordered.shape[-1] - self.residual
+        return values, fake_nvfp4((ordered - values)[..., kept:], t)
+
+    def bits(self, channels: int) -> float:
+        """Codes and block scales of both terms.
+
+        Not counted: the float32 that all N * C values of an image (or attention window) share.
+        """
+        codes = CODE_BITS * (channels + self.residual)
+        scales = SCALE_BITS * (block_count(channels) + block_count(self.residual))
+        return (codes + scales) / channels
+
+    def settings(self) -> dict[str, Any]:
+        """How many channels get a residual."""
+        return {"residual": self.residual}
+
+
+class BlockInteger(InputQuantizer):
+    """Symmetric integers in blocks of 16 channels with a float32 scale absmax / (2^(b-1) - 1)."""
+
+    kind = "block-integer"
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.code_bits = bits
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C], each block on its own grid."""
+        blocks = to_blocks(tokens)
+        top = blocks.abs().amax(-1, keepdim=True)
+        step, zero = grid_of(-top, top, self.code_bits, True)
+        values = fake_shifted(blocks, step, zero, *code_limits(self.code_bits, True))
+        return from_blocks(values, tokens.shape[-1])
+
+    def bits(self, channels: int) -> float:
+        """Codes and a float32 scale for every block."""
+        return self.code_bits + FLOAT_BITS * block_count(channels) / channels
+
+    def settings(self) -> dict[str, Any]:
+        """Width."""
+        return {"bits": self.code_bits}
+
+
+class Fp4Weight(WeightStore):
+    """A weight in NVFP4: packed E2M1 codes, E4M3 scales as bytes, a float32, the channel order."""
+
+    kind = "nvfp4"
+    packed: Tensor  # uint8 [R, ceil(L / 2)]
+    scales: Tensor  # uint8 [R, blocks], the bits of E4M3 floats
+    t: Tensor  # [1]
+    order: Tensor  # int16 [C], or empty
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__()
+        self.shape = torch.Size(shape)
+        self.register_buffer("packed", torch.zeros(0, dtype=torch.uint8))
+        self.register_buffer("scales", torch.zeros(0, dtype=torch.uint8))
+        self.register_buffer("t", torch.zeros(1))
+        self.register_buffer("order", torch.zeros(0, dtype=torch.int16))
+
+    @classmethod
+    def quantize(cls, weight: Tensor, order: Tensor | None = None) -> Fp4Weight:
+        """Round a weight [O, C, *taps] to nearest; order: [C], ignored where blocks mix taps."""
+        store = cls(weight.shape)
+        if order is not None and not _mixes_taps(store.shape):
+            store.order = order.to(torch.int16)
+        rows = _to_rows(weight.detach().float(), store.order.long())
+        store.t = tensor_scale(rows.abs().amax().reshape(1))
+        values, scales = quantize_nvfp4(rows, store.t)
+        store.packed = pack_unsigned(encode_e2m1(values), CODE_BITS)
+        store.scales = scales.view(torch.uint8)
+        return store
+
+    def dequantize(self) -> Tensor:
+        """W_hat [O, C, *taps]."""
+        length = math.prod(self.shape[1:]) if _mixes_taps(self.shape) else self.shape[1]
+        codes = unpack_unsigned(self.packed, length, CODE_BITS)
+        scales = self.scales.view(torch.float8_e4m3fn)
+        rows = dequantize_nvfp4(decode_e2m1(codes), scales, self.t)
+        return _from_rows(rows, self.shape, self.order.long())
+
+
+def _mixes_taps(shape: torch.Size) -> bool:
+    return shape[1] < BLOCK
+
+
+def _to_rows(weight: Tensor, order: Tensor) -> Tensor:
+    """[O, C, *taps] -> [O * taps, C] in the channel order, or [O, taps * C]."""
+    last = weight.movedim(1, -1)  # [O, *taps, C]
+    if _mixes_taps(weight.shape):
+        return last.flatten(1)
+    return (last[..., order] if len(order) else last).reshape(-1, weight.shape[1])
+
+
+def _from_rows(rows: Tensor, shape: torch.Size, order: Tensor) -> Tensor:
+    last = rows.reshape(shape[0], *shape[2:], shape[1])
+    if len(order):
+        last = last[..., torch.argsort(order)]
+    return last.movedim(-1, 1).contiguous()

@@ -1,6 +1,0 @@
-"""Self-contained HTML pages of a diagnosis and of a benchmark run. No result is computed here."""
-
-from codtdq.pages.benchmark import benchmark_page
-from codtdq.pages.diagnosis import diagnosis_page
-
-__all__ = ["benchmark_page", "diagnosis_page"]

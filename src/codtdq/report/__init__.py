@@ -1,1 +1,0 @@
-"""What people look at: tables and pictures. Nothing here computes a result."""

@@ -1,0 +1,1 @@
+"""How an input or a weight is represented: schemes encode, decode, count bits, lower themselves."""

@@ -1,0 +1,198 @@
+"""How a method quantizes what an operator reads: one module per scheme, its state in buffers.
+
+Every scheme sees tokens [B, N, C] (images, positions, channels), whatever the operator is, and
+returns x_hat in the same shape. `kind` and `settings()` rebuild the module, a file fills its
+buffers: that is all a checkpoint needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.errors import CheckpointError, ConfigError
+from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
+from codtdq.schemes.lowered import EngineInput
+
+SCALE_BITS = 32  # a scale is a float32 here
+
+
+class InputQuantizer(nn.Module):
+    """Base of all schemes. A subclass sets `kind` and is known to checkpoints from then on."""
+
+    kind: ClassVar[str] = ""
+    known: ClassVar[dict[str, type[InputQuantizer]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.kind:
+            raise ConfigError(f"{cls.__name__} needs a class attribute `kind`, its stored name")
+        other = InputQuantizer.known.get(cls.kind)
+        if other is not None and other.__qualname__ != cls.__qualname__:
+            raise ConfigError(f"input quantizer {cls.kind!r} exists already: {other.__name__}")
+        InputQuantizer.known[cls.kind] = cls
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C] of tokens [B, N, C]."""
+        raise NotImplementedError
+
+    def bits(self, channels: int) -> float:
+        """Effective bits of one activation value, run-time metadata included."""
+        raise NotImplementedError
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        """The exact values that x_hat stands for: the tokens, unless they are rescaled first."""
+        return tokens
+
+    def engine_form(self) -> EngineInput | None:
+        """How the native engine computes this scheme; None: it does not."""
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-ready keywords that build the module again, without its buffers."""
+        return {}
+
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the structure."""
+        return {"kind": self.kind, **self.settings()}
+
+
+def build_input_quantizer(record: dict[str, Any]) -> InputQuantizer:
+    """The module of a record, its buffers still empty."""
+    settings = dict(record)
+    kind = settings.pop("kind", None)
+    if kind not in InputQuantizer.known:
+        raise CheckpointError(
+            f"input quantizer {kind!r} is not known; import the file that defines its method "
+            "first (codtdq --import FILE ...)"
+        )
+    return InputQuantizer.known[kind](**settings)
+
+
+class FloatInput(InputQuantizer):
+    """No quantization."""
+
+    kind = "float"
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The tokens themselves."""
+        return tokens
+
+    def bits(self, channels: int) -> float:
+        """Float32."""
+        return 32.0
+
+
+class StaticUniform(InputQuantizer):
+    """One calibrated grid for the whole tensor, or one per channel.
+
+    step, zero: [1] or [C]. Symmetric grids have zero 0 and signed codes.
+    """
+
+    kind = "static-uniform"
+    step: Tensor
+    zero: Tensor
+
+    def __init__(
+        self,
+        bits: int,
+        symmetric: bool = False,
+        *,
+        step: Tensor | None = None,
+        zero: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.code_bits, self.symmetric = bits, symmetric
+        step = torch.ones(1) if step is None else step.detach().float().reshape(-1)
+        zero = torch.zeros_like(step) if zero is None else zero.detach().float().reshape(-1)
+        self.register_buffer("step", step)
+        self.register_buffer("zero", zero)
+
+    @classmethod
+    def spanning(
+        cls, low: Tensor, high: Tensor, bits: int, *, symmetric: bool = False
+    ) -> StaticUniform:
+        """The grid over [low, high], each [1] or [C]."""
+        step, zero = grid_of(low, high, bits, symmetric)
+        return cls(bits, symmetric, step=step, zero=zero)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Quantize with the calibrated grid."""
+        return fake_shifted(
+            tokens, self.step, self.zero, *code_limits(self.code_bits, self.symmetric)
+        )
+
+    def bits(self, channels: int) -> float:
+        """Fixed grids travel with the model, not with the activation."""
+        return float(self.code_bits)
+
+    def settings(self) -> dict[str, Any]:
+        """Width and symmetry."""
+        return {"bits": self.code_bits, "symmetric": self.symmetric}
+
+
+class DynamicToken(InputQuantizer):
+    """A range for every token, found when it arrives: absolute maximum, or minimum and maximum."""
+
+    kind = "dynamic-token"
+
+    def __init__(self, bits: int, symmetric: bool = True) -> None:
+        super().__init__()
+        self.code_bits, self.symmetric = bits, symmetric
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Quantize each row with its own grid."""
+        low, high = tokens.amin(-1, keepdim=True), tokens.amax(-1, keepdim=True)
+        step, zero = grid_of(low, high, self.code_bits, self.symmetric)
+        return fake_shifted(tokens, step, zero, *code_limits(self.code_bits, self.symmetric))
+
+    def bits(self, channels: int) -> float:
+        """Codes, one scale per token, and its zero-point."""
+        zero = 0 if self.symmetric else self.code_bits
+        return self.code_bits + (SCALE_BITS + zero) / channels
+
+    def settings(self) -> dict[str, Any]:
+        """Width and symmetry."""
+        return {"bits": self.code_bits, "symmetric": self.symmetric}
+
+
+class Rescaled(InputQuantizer):
+    """Another scheme on (x - shift) / scale, per channel; the operator's weight undoes the scale.
+
+    For rescalings that no norm in front of the operator can take over. scale, shift: [C].
+    """
+
+    kind = "rescaled"
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self,
+        inner: InputQuantizer | dict[str, Any],
+        *,
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.inner = build_input_quantizer(inner) if isinstance(inner, dict) else inner
+        scale = torch.ones(1) if scale is None else scale.detach().float()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", torch.zeros_like(scale) if shift is None else shift.detach())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat in the rescaled domain: what the rescaled weight expects."""
+        return self.inner((tokens - self.shift) / self.scale)
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        """The rescaled tokens."""
+        return self.inner.reference((tokens - self.shift) / self.scale)
+
+    def bits(self, channels: int) -> float:
+        """As the inner scheme."""
+        return self.inner.bits(channels)
+
+    def settings(self) -> dict[str, Any]:
+        """The inner scheme."""
+        return {"inner": self.inner.record()}

@@ -1,0 +1,153 @@
+"""What an operator may do to a token before it is quantized; its weight undoes it exactly.
+
+    x' = R ((x - shift) / scale)[order]         W' = (W scale)[order] R^T,  b' = b + W shift
+
+shift: the mean of each channel, so that groups spend no codes on an offset. scale: magnitude moved
+into the weight. order: channels of like magnitude in one group. R: a 32-point Hadamard rotation of
+each whole block of 32 channels, which spreads a spike over its block (orthonormal, R = R^T).
+Scales, shifts and orders fold into whatever produced the input; R is 5 additions per value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codtdq.schemes.inputs import InputQuantizer, build_input_quantizer
+from codtdq.schemes.lowered import EngineInput, RowTransform
+
+BLOCK = 32
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A choice of ingredients; None or False leaves one out. All vectors are [C]."""
+
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+    order: Tensor | None = None
+    hadamard: bool = False
+
+    @property
+    def trivial(self) -> bool:
+        """Whether nothing is done."""
+        return not (
+            self.hadamard or any(v is not None for v in (self.shift, self.scale, self.order))
+        )
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Transformed tokens of x [..., C]."""
+        if self.shift is not None:
+            x = x - self.shift
+        if self.scale is not None:
+            x = x / self.scale
+        if self.order is not None:
+            x = x[..., self.order]
+        return rotate_blocks(x) if self.hadamard else x
+
+    def columns(self, weight: Tensor) -> Tensor:
+        """W' of a weight whose LAST dimension are the input channels [..., C]."""
+        if self.scale is not None:
+            weight = weight * self.scale
+        if self.order is not None:
+            weight = weight[..., self.order]
+        return rotate_blocks(weight) if self.hadamard else weight
+
+    def for_rows(self) -> RowTransform:
+        """The same, as the engine applies it: channels ordered first."""
+        order = self.order
+        shift, scale = (
+            v if v is None or order is None else v[order] for v in (self.shift, self.scale)
+        )
+        return RowTransform(
+            None if shift is None else shift.float().contiguous(),
+            None if scale is None else scale.float().contiguous(),
+            None if order is None else order.to(torch.int32),
+            self.hadamard,
+        )
+
+    def parts(self) -> list[str]:
+        """Names of what is done."""
+        named = {"shift": self.shift, "scale": self.scale, "order": self.order}
+        return [n for n, v in named.items() if v is not None] + ["hadamard"] * self.hadamard
+
+
+class Transformed(InputQuantizer):
+    """Another scheme on x'; its operator holds W' and b'."""
+
+    kind = "plus-transformed"
+    shift: Tensor
+    scale: Tensor
+    order: Tensor  # int16; empty: as it is
+
+    def __init__(
+        self,
+        inner: InputQuantizer | dict[str, Any],
+        hadamard: bool = False,
+        *,
+        transform: Transform | None = None,
+    ) -> None:
+        super().__init__()
+        self.inner = build_input_quantizer(inner) if isinstance(inner, dict) else inner
+        given = transform or Transform()
+        self.hadamard = hadamard or given.hadamard
+        self.register_buffer("shift", _kept(given.shift, torch.float32))
+        self.register_buffer("scale", _kept(given.scale, torch.float32))
+        self.register_buffer("order", _kept(given.order, torch.int16))
+
+    @property
+    def transform(self) -> Transform:
+        """The ingredients that are in use."""
+        return Transform(
+            self.shift if self.shift.numel() else None,
+            self.scale if self.scale.numel() else None,
+            self.order.long() if self.order.numel() else None,
+            self.hadamard,
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat' [B, N, C]: what W' expects."""
+        return self.inner(self.transform.tokens(tokens))
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        """The transformed tokens."""
+        return self.inner.reference(self.transform.tokens(tokens))
+
+    def engine_form(self) -> EngineInput | None:
+        """The inner scheme behind this transform."""
+        inner = self.inner.engine_form()
+        if inner is None or inner.transform is not None:
+            return None
+        return EngineInput(inner.grid, self.transform.for_rows())
+
+    def bits(self, channels: int) -> float:
+        """As the inner scheme: what is done is known beforehand and does not travel."""
+        return self.inner.bits(channels)
+
+    def settings(self) -> dict[str, Any]:
+        """The inner scheme, and whether blocks are rotated."""
+        return {"inner": self.inner.record(), "hadamard": self.hadamard}
+
+
+def rotate_blocks(x: Tensor) -> Tensor:
+    """Orthonormal 32-point Hadamard transform of each whole block of the last dimension."""
+    whole = x.shape[-1] // BLOCK * BLOCK
+    if not whole:
+        return x
+    y = x[..., :whole].unflatten(-1, (-1, BLOCK))
+    size = 1
+    while size < BLOCK:  # butterflies: 5 additions per value
+        pairs = y.unflatten(-1, (-1, 2, size))
+        first, second = pairs.unbind(-2)
+        y = torch.stack((first + second, first - second), -2).flatten(-3)
+        size *= 2
+    y = (y / math.sqrt(BLOCK)).flatten(-2)
+    return y if whole == x.shape[-1] else torch.cat((y, x[..., whole:]), -1)
+
+
+def _kept(value: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(0, dtype=dtype) if value is None else value.detach().to(dtype)

@@ -1,0 +1,344 @@
+"""Who executes a model: the choice and its reasons, copies, files, changes, gradients."""
+
+import copy
+import io
+import json
+import pickle
+
+import pytest
+import torch
+from engine_cases import distance, native_only, needs_engine, quantized
+from torch import nn
+
+import codtdq
+import small_nets
+from codtdq.engine import BackendRecord, backend_of, foresee, use_backend
+from codtdq.engine import cpu as native
+from codtdq.engine.cpu import library
+from codtdq.errors import ConfigError, UnsupportedError
+from codtdq.evaluation.provenance import provenance
+from codtdq.operators import quant_operators
+
+pytestmark = needs_engine
+
+
+def net(config="cod-tdq", seed=0, **changes):
+    """All kinds of operators; the one with 8-bit weights stays simulated."""
+    changes = {"layer_overrides": {"depthwise": {"weight_bits": 8}}} | changes
+    return codtdq.quantize(small_nets.small_net(seed=seed), codtdq.preset(config, **changes))
+
+
+def outputs(model, x=None):
+    with torch.no_grad():
+        return model(small_nets.images() if x is None else x)
+
+
+@pytest.fixture
+def without_engine(monkeypatch):
+    monkeypatch.setattr(library, "_library", None)
+    monkeypatch.setattr(library, "_reason", "no compiler was there")
+
+
+def test_auto_takes_the_engine_and_says_why():
+    model = net()
+    assert backend_of(model) is None
+    record = use_backend(model)
+    assert backend_of(model) is record and record.name == "cpu"
+    assert native.instruction_set() in record.reason
+    assert record.fallbacks == {"depthwise": "its weight has 8 bits, more than 4"}
+    assert set(record.native) == set(quant_operators(model)) - {"depthwise"}
+    assert model.attn.qkv.executor is not None and model.depthwise.executor is None
+    json.dumps(record.to_dict())
+
+
+def test_reference_and_back():
+    model = net()
+    simulated = outputs(model)
+    use_backend(model, "cpu")
+    assert not torch.equal(outputs(model), simulated)  # other order of additions: it did run
+    record = use_backend(model, "reference")
+    assert record == BackendRecord("reference", "asked for")
+    assert torch.equal(outputs(model), simulated)
+
+
+def test_unknown_backend():
+    with pytest.raises(ConfigError, match="'gpu'; accepted: auto, reference, cpu"):
+        use_backend(net(), "gpu")
+
+
+def test_a_named_backend_that_cannot_run_is_an_error(without_engine, tmp_path):
+    model = net()
+    with pytest.raises(UnsupportedError, match="no compiler was there"):
+        use_backend(model, "cpu")
+    assert use_backend(model, "auto") == BackendRecord("reference", "no compiler was there")
+    codtdq.save(model, tmp_path / "net")
+    with pytest.raises(UnsupportedError, match="no compiler was there"):
+        codtdq.load(tmp_path / "net", model=small_nets.small_net(), backend="cpu")
+    assert outputs(model).isfinite().all()
+
+
+def test_turned_off_by_hand_or_by_the_environment(monkeypatch):
+    with native.disabled():
+        with pytest.raises(UnsupportedError, match="turned off"):
+            use_backend(net(), "cpu")
+        assert use_backend(net(), "auto").name == "reference"
+    monkeypatch.setattr(library, "_library", None)
+    monkeypatch.setattr(library, "_reason", None)
+    monkeypatch.setenv(library.SWITCH, "0")
+    assert use_backend(net()).reason == "turned off by CODTDQ_NATIVE=0"
+    monkeypatch.setattr(library, "_reason", None)
+    monkeypatch.setenv(library.SWITCH, "mmx")
+    assert "no such instruction set here; available" in use_backend(net()).reason
+    monkeypatch.setattr(library, "_reason", None)
+    monkeypatch.setenv(library.SWITCH, "generic")
+    record = use_backend(net())
+    assert record.name == "cpu" and record.instruction_set == "generic"
+    library.select(library.available_sets()[0])
+
+
+def test_nothing_to_execute_natively():
+    with pytest.raises(UnsupportedError, match="no quantized operators"):
+        use_backend(nn.Linear(4, 4), "cpu")
+    assert use_backend(nn.Linear(4, 4)).name == "reference"
+    elsewhere = net().to("meta")
+    assert use_backend(elsewhere).reason == "the model is on meta"
+
+
+@pytest.mark.parametrize(
+    ("module", "mode", "changes", "reason"),
+    [
+        (nn.Linear(8, 4), "per_token_group", {"weight_bits": 8}, "8 bits, more than 4"),
+        (nn.Linear(8, 4), "per_token_group", {"weight_bits": None}, "its weight stays float"),
+        (nn.Linear(8, 4), "per_token_group", {"act_bits": None}, "its input stays float"),
+        (nn.Linear(8, 4), "per_token_group", {"compute_dtype": "fp16"}, "compute_dtype"),
+        (nn.Linear(8, 4), "per_channel", {}, "range per channel does not factor out"),
+        (nn.Linear(300, 4), "per_token_group", {"act_group_size": 256}, "groups of 256"),
+        (nn.Linear(8, 4), "per_token_group", {"act_group_size": 6}, "activation groups of 6"),
+        (nn.Linear(64, 4), "per_token_group", {"weight_group_size": 48}, "48 inside groups of 32"),
+        (nn.Linear(64, 4), "per_tensor", {"weight_group_size": 6}, "6, no multiple of 4"),
+        (nn.Conv2d(8, 8, 3, groups=4), "per_token_group", {}, "a convolution in 4 groups of 8"),
+        (
+            nn.Conv2d(8, 8, 3, groups=2),
+            "per_token_group",
+            {"weight_group_size": 4},
+            "weight groups inside a convolution in groups",
+        ),
+        (nn.Conv2d(8, 4, 2, padding="same"), "per_token_group", {}, "same of an even kernel"),
+        (
+            nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"),
+            "per_tensor",
+            {"preset": "dcrp-only"},
+            "padding reflect would count",
+        ),
+    ],
+)
+def test_operators_that_stay_simulated_are_listed_with_the_reason(module, mode, changes, reason):
+    model = nn.Sequential(quantized(module, mode, **changes))
+    record = use_backend(model, "cpu")
+    assert reason in record.fallbacks["0"] and not record.native
+    assert record.execution == "simulated"
+    conv = isinstance(module, nn.Conv2d)
+    x = torch.randn(2, 8, 5, 5) if conv else torch.randn(2, module.in_features)
+    assert outputs(model, x).isfinite().all()
+
+
+@pytest.mark.parametrize("config", ["cod-tdq", "w4a4", "dstg-only"])
+def test_whole_models_agree(config):
+    model = net(config)
+    with native.disabled():
+        simulated = outputs(model)
+    assert use_backend(model).native
+    assert distance(outputs(model), simulated) < 1e-4  # later layers may round a tie differently
+
+
+def test_a_transformer_agrees():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(48, 4, 96, batch_first=True, activation="gelu")
+    model = codtdq.quantize(nn.TransformerEncoder(layer, 2).eval(), "cod-tdq")
+    x = torch.randn(2, 10, 48)
+    with native.disabled():
+        simulated = outputs(model, x)
+    assert use_backend(model).native
+    assert distance(outputs(model, x), simulated) < 1e-4
+
+
+def test_load_on_every_backend(tmp_path):
+    model = net()
+    codtdq.save(model, tmp_path / "net")
+    found = {
+        name: codtdq.load(tmp_path / "net", model=small_nets.small_net(), backend=name)
+        for name in ("auto", "reference", "cpu")
+    }
+    assert {name: backend_of(m).name for name, m in found.items()} == {
+        "auto": "cpu", "reference": "reference", "cpu": "cpu"
+    }  # fmt: skip
+    assert torch.equal(outputs(found["reference"]), outputs(model))
+    assert torch.equal(outputs(found["auto"]), outputs(found["cpu"]))
+    assert distance(outputs(found["cpu"]), outputs(model)) < 1e-4
+    with pytest.raises(ConfigError, match="accepted: auto"):
+        codtdq.load(tmp_path / "net", model=small_nets.small_net(), backend="tpu")
+
+
+def caches(model):
+    return {
+        n for n, op in quant_operators(model).items() if op._buffers["weight_cache"] is not None
+    }
+
+
+def test_native_operators_keep_no_float_weights(tmp_path):
+    codtdq.save(net(), tmp_path / "net")
+
+    def load(**options):
+        return codtdq.load(tmp_path / "net", model=small_nets.small_net(), **options)
+
+    everything = set(quant_operators(net()))
+    assert caches(load(backend="cpu")) == {"depthwise"}
+    assert caches(load(backend="reference")) == everything
+    assert caches(load(backend="cpu", cache_weights=True)) == everything
+    assert caches(load(backend="cpu", cache_weights=False)) == set()
+    assert outputs(load(backend="cpu", cache_weights=True)).isfinite().all()
+
+
+def test_deep_copies_have_weights_of_their_own():
+    model = net()
+    use_backend(model)
+    expected = outputs(model)
+    twin = copy.deepcopy(model)
+    handles = [m.attn.qkv.executor for m in (model, twin)]
+    assert torch.equal(outputs(twin), expected) and handles[1] is None  # made by the first call
+    places = [m.attn.qkv.executor._weights.packed.data_ptr() for m in (model, twin)]
+    assert places[0] != places[1]
+    assert backend_of(twin) == backend_of(model)
+    del model, handles
+    assert torch.equal(outputs(twin), expected)
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch"])
+def test_pickles_run_on_the_same_backend(how):
+    model = net()
+    use_backend(model)
+    expected = outputs(model)
+    if how == "pickle":
+        restored = pickle.loads(pickle.dumps(model))
+    else:
+        stream = io.BytesIO()
+        torch.save(model, stream)
+        stream.seek(0)
+        restored = torch.load(stream, weights_only=False)
+    assert torch.equal(outputs(restored), expected)
+    assert restored.attn.qkv.executor is not None
+
+
+def test_new_weights_are_used_at_once():
+    first, second = net(), net(seed=5)
+    use_backend(first), use_backend(second)
+    expected = outputs(second)
+    assert distance(outputs(first), expected) > 0.01
+    first.load_state_dict(second.state_dict())
+    assert torch.equal(outputs(first), expected)
+
+
+def test_refreshed_scales_are_used_at_once():
+    layer = native_only(quantized(nn.Linear(8, 4, bias=False)))
+    x = torch.randn(3, 8)
+    before = outputs(layer, x)
+    layer.weight_scale.mul_(2)
+    layer.refresh()
+    assert torch.allclose(outputs(layer, x), 2 * before)
+
+
+def test_casts_keep_the_backend():
+    model = net()
+    use_backend(model)
+    expected = outputs(model)
+    assert distance(outputs(model.double(), small_nets.images().double()), expected) < 1e-4
+    assert model.attn.qkv.executor is not None
+    half = outputs(model.bfloat16(), small_nets.images().bfloat16())
+    assert half.dtype == torch.bfloat16 and distance(half, expected) < 0.2
+
+
+def test_a_model_that_moved_away():
+    layer = native_only(quantized(nn.Linear(8, 4)))
+    layer.to("meta")
+    assert not layer._native(torch.empty(2, 8, device="meta"))  # that device computes itself
+    with pytest.raises(UnsupportedError, match="the weights are on meta"):
+        layer(torch.randn(2, 8))
+
+
+def test_disabled_means_simulated():
+    model = net()
+    with native.disabled():
+        expected = outputs(model)
+    use_backend(model)
+    with native.disabled():
+        assert torch.equal(outputs(model), expected)
+    assert not torch.equal(outputs(model), expected)
+
+
+def test_listeners_hear_the_simulation():
+    layer = native_only(quantized(nn.Linear(64, 4)))
+    x, heard = torch.randn(3, 64), []
+    fast = outputs(layer, x)
+    layer.listener = lambda module, result: heard.append((module, result))
+    slow = outputs(layer, x)
+    layer.listener = None
+    assert [module for module, _ in heard] == [layer]
+    assert heard[0][1].eta.shape == (3, 2) and distance(fast, slow) < 2e-6
+
+
+def test_gradients_take_the_simulation():
+    layer = native_only(quantized(nn.Linear(8, 4)))
+    twin = copy.deepcopy(layer)
+    use_backend(twin, "reference")
+    x = torch.randn(3, 8, requires_grad=True)
+    assert torch.equal(layer(x), twin(x)) and layer(x).requires_grad
+    layer.bias.requires_grad_(True)
+    layer(x.detach()).sum().backward()
+    assert torch.equal(layer.bias.grad, torch.full((4,), 3.0))
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+
+
+def test_traces_record_the_simulation():
+    """A trace cannot see what the engine writes; it must not record an empty tensor."""
+    layer = native_only(quantized(nn.Linear(8, 4)))
+    x, other = torch.randn(3, 8), torch.randn(3, 8)
+    with torch.no_grad():
+        traced = torch.jit.trace(layer, x)
+        assert distance(traced(other), layer(other)) < 2e-6
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        layer = native_only(quantized(nn.Linear(8, 4)))
+        assert layer(torch.randn(3, 8)).isfinite().all()
+
+
+def test_results_tell_who_computed_them():
+    model = net()
+    facts = provenance(model)
+    assert facts["execution"] == "simulated" and facts["backend"] is None
+    use_backend(model, "reference")
+    assert provenance(model)["backend"]["name"] == "reference"
+    use_backend(model)
+    facts = provenance(model)
+    assert facts["execution"] == f"native int4 ({native.instruction_set()})"
+    assert facts["backend"]["fallbacks"] == {"depthwise": "its weight has 8 bits, more than 4"}
+    assert facts["backend"]["native_operators"] == len(quant_operators(model)) - 1
+    assert provenance(nn.Linear(2, 2))["execution"] == "fp32"
+    json.dumps(facts)
+
+
+def test_a_plan_foresees_the_backend():
+    float_net = small_nets.small_net()
+    config = codtdq.preset("cod-tdq", layer_overrides={"depthwise": {"weight_bits": 8}})
+    found = foresee(float_net, codtdq.plan(float_net, config))
+    actual = use_backend(net())
+    assert (found.name, found.reason) == (actual.name, actual.reason)
+    assert (found.native, found.fallbacks) == (actual.native, actual.fallbacks)
+
+
+def test_a_plan_foresees_that_there_is_no_engine(without_engine):
+    float_net = small_nets.small_net()
+    found = foresee(float_net, codtdq.plan(float_net, "cod-tdq"))
+    assert found == BackendRecord("reference", "no compiler was there")

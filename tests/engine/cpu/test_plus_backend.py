@@ -1,0 +1,326 @@
+"""cod-tdq-plus on the native engine: operator by operator, whole networks, files, reasons."""
+
+import copy
+
+import pytest
+import torch
+from engine_cases import SETS, instruction_set, needs_engine
+from torch import nn
+
+import codtdq
+from codtdq.engine import backend_of, use_backend
+from codtdq.engine.cpu import library
+from codtdq.engine.cpu.products import Window, product
+from codtdq.engine.cpu.searched import encode_tokens, weigh_spec
+from codtdq.engine.cpu.weights import PackedWeights
+from codtdq.errors import UnsupportedError
+from codtdq.methods import apply_method
+from codtdq.numerics.affine import nearest
+from codtdq.operators import quant_operators, sim_operators
+from codtdq.operators.simulated import sim_class_for
+from codtdq.schemes.inputs import DynamicToken, StaticUniform
+from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.token_groups import TokenGroups
+from codtdq.schemes.transforms import Transform, Transformed
+from codtdq.schemes.weight_groups import (
+    GroupedWeight,
+    ScaleFormat,
+    group_index,
+    weight_rows,
+)
+
+pytestmark = needs_engine
+
+
+def weight_of(weight, group=32):
+    """A weight to the nearest codes, every third scale negative."""
+    rows, index = weight_rows(weight.detach()), group_index(weight.shape, group)
+    largest = torch.zeros(len(rows), int(index.max()) + 1)
+    largest.scatter_reduce_(1, index.expand_as(rows), rows.abs(), "amax")
+    form = ScaleFormat.covering(largest / 7)
+    scales = form.round(largest / 7)
+    scales[:, ::3] *= -1
+    codes = nearest(rows / scales[:, index]).clamp(-8, 7)
+    return GroupedWeight.from_codes(codes, scales, form, weight.shape, 4, group)
+
+
+def simulated(module, inputs, group=32):
+    """The operator as the method leaves it."""
+    weight = weight_of(module.weight, group)
+    return sim_class_for(module).adopt(module.eval(), inputs=inputs, weight=weight)
+
+
+def tokens(channels, transformed=False, **settings):
+    inner = TokenGroups(4, **{"trials": 4} | settings)
+    if not transformed:
+        return inner
+    generator = torch.Generator().manual_seed(channels)
+    vectors = torch.randn(channels, generator=generator), torch.rand(channels) + 0.2
+    change = Transform(*vectors, torch.randperm(channels, generator=generator), True)
+    return Transformed(inner, transform=change)
+
+
+def pixels(**settings):
+    return PixelGroups(4, **{"trials": 4} | settings)
+
+
+def maps(channels, *sides):
+    return torch.randn(2, channels, *sides).contiguous(memory_format=torch.channels_last)
+
+
+CASES = {
+    "linear": lambda: (nn.Linear(96, 40), tokens(96), torch.randn(2, 30, 96)),
+    "linear of rows": lambda: (nn.Linear(64, 8, bias=False), tokens(64), torch.randn(7, 64)),
+    "linear of one row": lambda: (nn.Linear(64, 8), tokens(64), torch.randn(64)),
+    "narrow linear": lambda: (nn.Linear(18, 33), tokens(18), torch.randn(2, 5, 5, 18)),
+    "short groups": lambda: (nn.Linear(70, 24), tokens(70), torch.randn(3, 11, 70)),
+    "transformed": lambda: (nn.Linear(96, 40), tokens(96, True), torch.randn(2, 30, 96)),
+    "wide zero": lambda: (nn.Linear(64, 40), tokens(64, zero_point="wide"),
+                          torch.randn(2, 30, 64) + 4),
+    "conv": lambda: (nn.Conv2d(48, 20, 3, stride=2, padding=2, dilation=2), tokens(48),
+                     maps(48, 15, 13)),
+    "transformed conv": lambda: (nn.Conv2d(64, 20, 3, padding=1), tokens(64, True),
+                                 torch.randn(2, 64, 9, 8)),
+    "repeated border": lambda: (nn.Conv2d(32, 20, 3, padding=1, padding_mode="reflect"),
+                                tokens(32), maps(32, 9, 8)),
+    "conv1d": lambda: (nn.Conv1d(40, 12, 5, padding=2), tokens(40), torch.randn(2, 40, 21)),
+    "depthwise": lambda: (nn.Conv2d(40, 40, 3, padding=1, groups=40), pixels(), maps(40, 15, 13)),
+    "depthwise plain order": lambda: (nn.Conv2d(24, 24, 5, padding=2, stride=2, groups=24),
+                                      pixels(), torch.randn(2, 24, 11, 9)),
+    "depthwise times two": lambda: (nn.Conv2d(24, 48, 3, padding=1, groups=24), pixels(),
+                                    maps(24, 8, 9)),
+    "depthwise on few pixels": lambda: (nn.Conv2d(24, 24, 3, padding=1, groups=24), pixels(),
+                                        maps(24, 2, 3)),
+    "depthwise 1d": lambda: (nn.Conv1d(20, 20, 3, padding=1, groups=20), pixels(),
+                             torch.randn(2, 20, 45)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("case", CASES)
+def test_an_operator_gives_what_its_simulation_gives(case, name):
+    torch.manual_seed(0)
+    module, inputs, x = CASES[case]()
+    operator = simulated(module, inputs)
+    with torch.no_grad(), instruction_set(name):
+        expected = operator(x)
+        record = use_backend(nn.Sequential(operator), "cpu", example=x)
+        assert record.native == ("0",) and not record.fallbacks
+        assert operator.executor is not None
+        found = operator(x)
+        assert found.shape == expected.shape and found.stride() == expected.stride()
+        scale = expected.abs().max()
+        assert (found - expected).abs().max() <= 1e-6 * scale
+        bad = x.clone()
+        bad[(0,) * x.ndim] = float("nan")
+        assert torch.equal(operator(bad).isnan(), operator_without_engine(operator, bad).isnan())
+
+
+def operator_without_engine(operator, x):
+    with library.disabled():
+        return operator(x)
+
+
+class Net(nn.Module):
+    """Two readers of one tensor, a norm and activations behind operators, a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Conv2d(32, 32, 1), nn.Conv2d(32, 32, 3, padding=1)
+        self.norm, self.act = nn.BatchNorm2d(32), nn.ReLU()
+        self.mix = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.gelu, self.head = nn.GELU(), nn.Linear(32, 5)
+
+    def forward(self, x):
+        y = self.act(self.norm(self.left(x))) + self.right(x)
+        return self.head(self.gelu(self.mix(y)).flatten(2).transpose(1, 2))
+
+
+def net(right=None):
+    torch.manual_seed(1)
+    model = Net().eval()
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.5, 2)
+    simulated(model.left, tokens(32))
+    simulated(model.right, tokens(32) if right is None else right)
+    simulated(model.mix, pixels())
+    simulated(model.head, tokens(32))
+    return model
+
+
+def outputs(model, x):
+    with torch.no_grad():
+        return model(x)
+
+
+def close(found, expected):
+    return (found - expected).abs().max() <= 2e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_brief_scales_and_their_factors(name):
+    weight = weight_of(torch.randn(37, 600)).engine_form()
+    with instruction_set(name):
+        x = torch.randn(1, 50, 600)
+        form = tokens(600, trials=2).engine_form()
+        codes = encode_tokens(x, weigh_spec(form.grid, None), 32, form.grid.reach)
+        packed = PackedWeights.pack(weight.codes, weight.scale, 32, 32, weight.factor)
+        joined = PackedWeights.pack(weight.codes, weight.scale * weight.factor * 1.1, 32, 32)
+        assert packed.brief and not joined.brief
+        found, other = (
+            product(codes, w, Window((1, 1, 50)), None, "none") for w in (packed, joined)
+        )
+    assert torch.allclose(found * 1.1, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+
+
+def test_followers_are_fused_and_inputs_shared():
+    model, x = net(), maps(32, 10, 9)
+    expected = outputs(model, x)
+    record = use_backend(model, "cpu", example=x)
+    assert (record.fused, record.sharing) == (3, 1)
+    assert close(outputs(model, x), expected)
+    with library.disabled():
+        assert close(outputs(model, x), expected)
+    use_backend(model, "reference")
+    assert backend_of(model).name == "reference" and model.left.followers == ()
+    assert torch.equal(outputs(model, x), expected)
+
+
+def test_inputs_are_only_shared_on_equal_grids():
+    x = maps(32, 10, 9)
+    for other in (tokens(32, trials=2), tokens(32, True)):
+        model = net(other)
+        expected = outputs(model, x)
+        assert use_backend(model, "cpu", example=x).sharing == 0
+        assert close(outputs(model, x), expected)
+
+
+def test_listeners_gradients_and_copies_work_as_before():
+    model, x = net(), maps(32, 10, 9)
+    expected = outputs(model, x)
+    use_backend(model, "cpu", example=x)
+    assert model.left._buffers["weight_cache"] is None  # the engine has its own form
+    heard = []
+    model.right.listener = lambda module, x, x_hat: heard.append(x_hat.shape)
+    assert close(outputs(model, x), expected) and heard == [(2, 90, 32)]
+    model.right.listener = None
+    assert close(model(x.clone().requires_grad_()), expected)
+    assert close(outputs(copy.deepcopy(model), x), expected)
+    with torch.no_grad():
+        model.head.bias += 1
+        model.head.refresh(cache=False)
+    assert close(outputs(model, x), expected + 1)
+    use_backend(model, "reference")
+    assert model.left._buffers["weight_cache"] is not None
+
+
+def test_what_stays_simulated_is_listed_with_its_reason():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({
+        "native": simulated(nn.Linear(64, 8), tokens(64)),
+        "first": simulated(nn.Conv2d(3, 8, 3), StaticUniform(8)),
+        "few": simulated(nn.Conv2d(8, 8, 3), pixels()),
+        "other": simulated(nn.Linear(64, 8), DynamicToken(4)),
+        "eight": simulated(nn.Linear(64, 8), TokenGroups(8)),
+        "plain": sim_class_for(nn.Linear(2, 2)).adopt(nn.Linear(64, 8), inputs=tokens(64)),
+        "grouped": simulated(nn.Conv2d(64, 8, 3, groups=2), tokens(64)),
+        "cut": simulated(nn.Linear(64, 8), tokens(64), group=16),
+    })  # fmt: skip
+    record = use_backend(model, "cpu")
+    assert record.native == ("native",)
+    assert record.fallbacks == {
+        "first": "its input scheme 'static-uniform' is only simulated",
+        "few": "a step per channel does not factor out of a dense product",
+        "other": "its input scheme 'dynamic-token' is only simulated",
+        "eight": "8-bit codes with a zero-point do not fit a signed byte",
+        "plain": "its weight store 'float' is only simulated",
+        "grouped": "a convolution in 2 groups",
+        "cut": "weight groups of 16 inside groups of 32",
+    }
+    del model["native"]
+    assert use_backend(model).name == "reference"
+    with pytest.raises(UnsupportedError, match="a method's own schemes"):
+        use_backend(model, "cpu")
+
+
+def image():
+    return torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def nearest_codes(architecture):
+    """A small network as the method cuts it, without its calibration."""
+    model = codtdq.create_model(architecture).eval()
+    twin = codtdq.quantize(copy.deepcopy(model), "cod-tdq")
+    for site in (operator.site for operator in quant_operators(twin).values()):
+        module = model.get_submodule(site.name)
+        if site.role == "first":
+            scheme = StaticUniform.spanning(torch.tensor([-4.0]), torch.tensor([4.0]), 8)
+        elif site.kind == "depthwise" or (site.kind != "linear" and site.inputs < 16):
+            scheme = pixels()
+        else:
+            scheme = tokens(site.inputs)
+        simulated(module, scheme)
+    return model
+
+
+@pytest.mark.parametrize("architecture", ["cfrn-small", "escnet-small"])
+def test_a_whole_network_gives_the_masks_of_its_simulation(architecture):
+    model = nearest_codes(architecture)
+    seen = {}
+
+    def keep(name):
+        def hook(module, given, result):
+            seen.setdefault(name, (given[0].clone(), result.clone()))
+
+        return hook
+
+    hooks = [m.register_forward_hook(keep(n)) for n, m in sim_operators(model).items()]
+    expected = mask(outputs(model, image()))
+    for hook in hooks:
+        hook.remove()
+    record = use_backend(model)
+    assert set(record.native) | set(record.fallbacks) == set(sim_operators(model))
+    assert len(record.native) > 10 * len(record.fallbacks) and record.fused and record.sharing
+    found = mask(outputs(model, image()))
+    # a last bit that differs can move a later code; weights to the nearest do not forgive that
+    assert (found - expected).abs().mean() < 5e-3
+    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 5e-3
+    use_backend(model, "reference")
+    for name in record.native:
+        x, y = seen[name]
+        operator = model.get_submodule(name)
+        assert use_backend(nn.Sequential(operator), "cpu").native
+        assert (outputs(operator, x) - y).abs().max() <= 2e-6 * y.abs().max(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["cfrn-small", "escnet-small"])
+def test_a_calibrated_network_saved_and_loaded(architecture, tmp_path):
+    cheap = {"compensate": False, "sweeps": 0, "ridges": [], "images": 1}
+    model = codtdq.create_model(architecture)
+    model = apply_method(model, "cod-tdq-plus", [image()], changes=cheap)
+    directory = codtdq.save(model, tmp_path / "plus")
+    loaded = codtdq.load(directory)
+    record = backend_of(loaded)
+    assert record.name == "cpu" and len(record.native) > 10 * len(record.fallbacks)
+    reference = codtdq.load(directory, backend="reference")
+    assert backend_of(reference).name == "reference"
+    expected, found = (mask(outputs(m, image())) for m in (reference, loaded))
+    assert (found - expected).abs().mean() < 1e-3
+    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 1e-3
+
+
+def test_an_operator_saved_and_loaded(tmp_path):
+    model, x = net(), maps(32, 10, 9)
+    expected = outputs(model, x)
+    use_backend(model, "cpu", example=x)
+    torch.save(model, tmp_path / "net.pt")
+    loaded = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert loaded.left.executor is None
+    assert close(outputs(loaded, x), expected)
+
+
+def mask(outputs):
+    while isinstance(outputs, tuple | list):
+        outputs = outputs[0]
+    return outputs.sigmoid()

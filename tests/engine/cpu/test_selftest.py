@@ -1,0 +1,95 @@
+"""The engine's self-test in C++: on this processor, and on ARM through an emulator."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ENGINE = ROOT / "src" / "codtdq" / "engine" / "cpu" / "csrc"
+FLAGS = ("-std=gnu++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden",
+         "-Wno-psabi", f"-I{ENGINE}")  # fmt: skip
+PARTS = ("quantize_groups", "quantize_fixed", "linear", "conv", "depthwise", "weigh_tokens",
+         "weigh_tokens transform", "weigh_pixels", "depthwise of pixel groups")  # fmt: skip
+SETS_OF = {"x86_64": ("AVX2", "AVX512"), "aarch64": ("NEON",)}  # by processor of the compiler
+
+
+def engine_sources(processor: str) -> dict[Path, list[str]]:
+    """Every source of the engine with its own flags, as CMakeLists.txt lists them."""
+    listing = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    library = re.search(r"add_library\(codtdq_native(.*?)\)\n", listing, re.DOTALL)
+    assert library, "CMakeLists.txt has no add_library(codtdq_native ...)"
+    plain = re.findall(r"/(\w+\.cpp)", library.group(1))
+    special = {
+        name: (file, flags.split())
+        for name, file, flags in re.findall(
+            r"^ *add_instruction_set\((\w+) (\S+)\s+([^)]*)\)", listing, re.MULTILINE
+        )
+    }
+    names = SETS_OF.get(processor, ())
+    defines = [f"-DCOD_HAVE_{name}" for name in names]
+    sources = {ENGINE / file: defines for file in plain}
+    sources |= {ENGINE / special[name][0]: defines + special[name][1] for name in names}
+    return sources
+
+
+def build(compiler: str, folder: Path, link: Sequence[str] = ()) -> Path:
+    """The self-test program, its sources compiled side by side."""
+    target = subprocess.run([compiler, "-dumpmachine"], check=True, capture_output=True, text=True)
+    sources = engine_sources(target.stdout.partition("-")[0])
+    for source in sorted(Path(__file__).parent.glob("selftest*.cpp")):
+        sources[source] = []
+    running = []
+    for source, flags in sources.items():
+        command = [compiler, *FLAGS, *flags, "-c", str(source), "-o", f"{folder / source.stem}.o"]
+        running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate()[1] for process in running]
+    assert not any(process.returncode for process in running), "\n".join(errors)
+    objects = [f"{folder / source.stem}.o" for source in sources]
+    program = folder / "selftest"
+    subprocess.run([compiler, *link, *objects, "-pthread", "-o", str(program)], check=True)
+    return program
+
+
+def run(*command: str) -> list[str]:
+    """Lines that a run of the self-test printed; a failed check shows all failed ones."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    failures = [line for line in lines if line.startswith("FAIL")]
+    assert done.returncode == 0, "\n".join([*failures, *lines[-1:], done.stderr])
+    return lines
+
+
+def need(*tools: str) -> str:
+    """The first of the tools that is installed; otherwise the test is skipped."""
+    for tool in tools:
+        if shutil.which(tool):
+            return tool
+    pytest.skip(f"none of {', '.join(tools)} is installed")
+
+
+def test_every_set_of_this_processor(tmp_path: Path) -> None:
+    lines = run(str(build(need("g++", "clang++"), tmp_path)))
+    sets = lines[0].removeprefix("sets: ").split()
+    assert sets[-1] == "generic"
+    for name in sets:  # every set really went through every part
+        for part in PARTS:
+            assert any(line.startswith(f"ok   {name} {part}") for line in lines), (name, part)
+    assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
+
+
+@pytest.mark.slow
+def test_arm_through_an_emulator(tmp_path: Path) -> None:
+    compiler = need("aarch64-linux-gnu-g++")
+    emulator = need("qemu-aarch64", "qemu-aarch64-static")
+    program = str(build(compiler, tmp_path, ["-static"]))
+    lines = run(emulator, program)
+    assert lines[0] == "sets: neon-dotprod generic"
+    assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
+    # a processor without the dot product must not be offered the set that needs it
+    assert run(emulator, "-cpu", "cortex-a72", program, "--list") == ["sets: generic"]

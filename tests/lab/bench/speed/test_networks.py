@@ -1,0 +1,169 @@
+"""Whole networks: rows, competitors that cannot run, processes of their own, the paper's table."""
+
+import importlib.util
+
+import pytest
+import tiny_model
+import torch
+
+from codtdq.engine.cpu import library
+from codtdq.errors import CodtdqError, ConfigError, UnsupportedError
+from codtdq.lab.bench.speed import competitors, fresh_process
+from codtdq.lab.bench.speed.deployment import overheads, run_deployment
+from codtdq.lab.bench.speed.latency import coverage, run_latency
+from codtdq.lab.bench.speed.machine import notes
+from codtdq.lab.bench.speed.subjects import prepared
+
+ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
+
+
+def test_rows_hold_times_and_ratios_of_the_same_rounds(tiny):
+    result = run_latency(tiny, batches=[1, 3], compare=["channels-last"], seconds=0.05)
+    assert [(row["candidate"], row["batch"]) for row in result["rows"]] == [
+        (name, batch) for batch in (1, 3) for name in ("fp32", "w4a4", "cod-tdq", "channels-last")
+    ]
+    for row in result["rows"]:
+        assert row["ms_per_image"] * row["batch"] == pytest.approx(row["wall_ms"]["median"])
+        assert row["images_per_second"] * row["ms_per_image"] == pytest.approx(1000)
+    fp32, _, ours, other = result["rows"][:4]
+    assert fp32["speedup"] == {"median": 1.0, "q1": 1.0, "q3": 1.0} and fp32["execution"] == "torch"
+    assert ours["execution"].startswith("native int4")
+    ratio = fp32["wall_ms"]["median"] / ours["wall_ms"]["median"]
+    assert ours["speedup"]["median"] == pytest.approx(ratio)
+    assert other["difference"] < 1e-5 and "channels_last" in other["execution"]
+    cover = coverage(tiny)["cod-tdq"]
+    assert cover["native_operators"] == cover["quantized_operators"] == 2
+    assert cover["macs"] == 32 * 32 * (32 * 27 + 32)
+
+
+def test_a_network_that_cannot_be_exported_is_skipped_with_the_reason(tiny, monkeypatch):
+    tried = []
+
+    def fail(*args):
+        tried.append(args)
+        raise RuntimeError("no such operator: deform\nand much more")
+
+    monkeypatch.setattr(competitors, "export_fp32", fail)
+    monkeypatch.setattr(competitors, "check", lambda names: None)
+    rows = run_latency(tiny, compare=["onnxruntime-int8", "channels-last"], seconds=0)["rows"]
+    skipped = [row for row in rows if "skipped" in row]
+    assert [row["candidate"] for row in skipped] == ["onnxruntime-int8"]
+    assert "no such operator: deform" in skipped[0]["skipped"] and "\n" not in skipped[0]["skipped"]
+    with competitors.Bench(tiny.baseline, tiny.images(1)) as bench:
+        tried.clear()
+        assert bench.build("onnxruntime", 1).run is bench.build("openvino", 1).run is None
+        assert len(tried) == 1  # an export that fails is not tried again
+
+
+def test_missing_libraries_name_the_extra(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match=r"openvino needs onnx.*codtdq\[compare\]"):
+        competitors.check(["channels-last", "openvino"])
+    with pytest.raises(ConfigError, match="accepted: channels-last"):
+        competitors.check(["tensorrt"])
+
+
+@pytest.mark.skipif(not ONNX, reason="needs the extra `compare`")
+def test_onnx_runtime_computes_the_same_network(tiny):
+    with competitors.Bench(tiny.baseline, tiny.images(2)) as bench:
+        exact, rough = bench.build("onnxruntime", 1), bench.build("onnxruntime-int8", 1)
+    assert exact.run is not None and exact.difference < 1e-5, exact.reason
+    assert rough.run is not None and rough.difference < 0.1, rough.reason
+
+
+@pytest.mark.skipif(not ONNX, reason="needs the extra `compare`")
+def test_a_weight_that_two_layers_share_is_quantized_right():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(12, 12)
+            self.wide = torch.nn.Linear(12, 20)
+            self.wide2 = torch.nn.Linear(20, 12)
+
+        def forward(self, x):
+            x = self.wide2(self.wide(self.layer(x)))
+            return self.wide2(self.wide(self.layer(x)))
+
+    torch.manual_seed(0)
+    with competitors.Bench(Tied().eval(), torch.randn(5, 12)) as bench:
+        found = bench.build("onnxruntime-int8", 1)
+    assert found.run is not None and 0 < found.difference < 0.1, found.reason
+
+
+def test_a_fresh_process_loads_and_predicts(tiny, tiny_file):
+    del tiny.members["w4a4"]
+    rows = fresh_process.run_fresh(tiny, batches=[2], repeats=1, imports=[str(tiny_file)])
+    assert [row["candidate"] for row in rows] == ["fp32", "cod-tdq"]
+    for row in rows:
+        assert row["runs"][0]["masks"] == 2
+        assert row["peak_bytes"] >= row["import_bytes"] > 50e6  # torch alone is more
+        inside = row["import_seconds"] + row["load_seconds"] + row["predict_seconds"]
+        assert row["first_mask_seconds"] > inside
+        assert row["after_imports_seconds"] < row["first_mask_seconds"]
+    assert rows[0]["peak_ratio"] == rows[0]["first_mask_speedup"] == 1.0
+
+
+def test_a_process_that_fails_says_why(tiny, tmp_path, monkeypatch):
+    child = tmp_path / "child.py"
+    child.write_text("import sys, json; sys.exit(json.loads(sys.argv[1])['architecture'])")
+    monkeypatch.setattr(fresh_process, "CHILD", child)
+    with pytest.raises(CodtdqError, match=f"failed: {tiny_model.NAME}"):
+        fresh_process.run_fresh(tiny, repeats=1)
+
+
+def test_process_rows_are_medians_and_ratios(tiny, monkeypatch):
+    seconds = iter([8.0, 2.0, 4.0, 10.0, 5.0, 4.0, 9.0, 3.0, 1.0])
+
+    def child(settings):
+        value = next(seconds)
+        return {**dict.fromkeys(fresh_process.FIELDS, value), "load_seconds": 1.0}
+
+    monkeypatch.setattr(fresh_process, "run_child", child)
+    rows = fresh_process.run_fresh(tiny, repeats=3)
+    assert [row["first_mask_seconds"] for row in rows] == [9.0, 3.0, 4.0]
+    assert [row["first_mask_speedup"] for row in rows] == [1.0, 3.0, 2.25]
+    assert rows[1]["after_imports_seconds"] == 4.0
+
+
+def test_overheads_by_hand():
+    found = overheads({
+        "w4a4": [100.0, 100.0, 200.0], "dstg-only": [110.0, 120.0, 220.0],
+        "cod-tdq": [120.0, 150.0, 220.0],
+    })  # fmt: skip
+    assert found["dstg"] == pytest.approx({"median": 0.20, "q1": 0.10, "q3": 0.15})
+    assert found["dcrp"]["median"] == pytest.approx(0.25)
+    assert found["both"]["median"] == pytest.approx(0.50)
+
+
+def test_the_deployment_table_is_complete(engine, monkeypatch):
+    fake = dict.fromkeys(fresh_process.FIELDS, 1e6)
+    monkeypatch.setattr(fresh_process, "run_child", lambda settings: fake)
+    (result,) = run_deployment([tiny_model.NAME], batch=2, seconds=0, repeats=1, untrained=True)
+    assert [row["candidate"] for row in result["rows"]] == ["fp32", "w4a4", "dstg-only", "cod-tdq"]
+    fp32, *_, ours = result["rows"]
+    assert fp32["weight_bytes"] > 4 * 929 and ours["weight_bytes"] == result["storage"]["total"]
+    assert result["coverage"]["of_macs"] == 1.0 and set(result["overhead"]) >= {"dstg", "dcrp"}
+
+
+def test_unknown_methods_fail_before_anything_is_built(engine):
+    with pytest.raises(ConfigError, match="unknown method"):
+        with prepared("cfrn", ["cod-tdqq"], untrained=True):
+            pass
+    with pytest.raises(ConfigError, match="--untrained"):
+        with prepared("cfrn", ["cod-tdq"]):
+            pass
+
+
+def test_without_the_engine_nothing_is_measured():
+    with library.disabled(), pytest.raises(UnsupportedError, match="cannot run: turned off"):
+        with prepared(tiny_model.NAME, [], untrained=True):
+            pass
+
+
+def test_a_narrower_instruction_set_is_noted(engine, monkeypatch):
+    best = library.available_sets()[0]
+    monkeypatch.setattr(library, "instruction_set", lambda: best)
+    assert notes() == []
+    monkeypatch.setattr(library, "instruction_set", lambda: "narrow")
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    assert "ATEN_CPU_CAPABILITY=avx2" in notes()[0]

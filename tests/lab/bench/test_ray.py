@@ -1,0 +1,126 @@
+"""The Ray engine on a real cluster of several nodes, one of which dies half-way."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from codtdq.errors import UnsupportedError
+from codtdq.lab.bench import run_accuracy
+from codtdq.lab.bench.cells import make_grid, make_groups, row_identity
+from codtdq.lab.bench.group import run_group
+from codtdq.lab.bench.settings import RunSettings
+
+ray = pytest.importorskip("ray")
+
+SETS = ["camosynth/test-easy", "camosynth/test-small"]
+METHODS = ["fp32", "w4a4", "cod-tdq"]
+LIMIT = 6
+# Dead nodes are noticed in seconds instead of half a minute.
+FAST_HEALTH = {
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 300,
+    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    trace = tmp_path / "trace"
+    trace.mkdir()
+    for name, value in {
+        "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "BENCH_TEST_SHARD": "2",
+        "BENCH_TEST_TRACE": str(trace),
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": FAST_HEALTH},
+    )
+    nodes = [made.add_node(num_cpus=1) for _ in range(2)]
+    threads = torch.get_num_threads()
+    yield made, nodes, trace
+    torch.set_num_threads(threads)
+    ray.shutdown()
+    made.shutdown()
+
+
+def by_cell(rows):
+    return {row_identity(row): row for row in rows}
+
+
+def test_a_node_that_dies_costs_no_row_and_results_equal_local_ones(
+    cluster, setting, tmp_path, monkeypatch
+):
+    made, nodes, trace = cluster
+    killed = []
+
+    def kill():
+        """Take down a node, raylet and worker, while its task is inside a forward pass."""
+        deadline = time.monotonic() + 60
+        while not killed and time.monotonic() < deadline:
+            time.sleep(0.02)
+            workers = dict(path.name.split(".")[:2] for path in trace.iterdir())
+            for node in [node for node in nodes if node.node_id in workers][:1]:
+                made.remove_node(node, allow_graceful=False)
+                with contextlib.suppress(ProcessLookupError):  # its worker may have noticed
+                    os.kill(int(workers[node.node_id]), signal.SIGKILL)
+                killed.append(node.node_id)
+        (trace / "go").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    monkeypatch.setattr("codtdq.lab.bench.shard.SHARD_IMAGES", 2)
+    out = tmp_path / "out"
+    rows = run_accuracy(
+        out, engine="ray", address=made.address, methods=METHODS, datasets=SETS, limit=LIMIT,
+        keep_models=True, **setting,
+    )  # fmt: skip
+    killer.join()
+    assert killed and not ray.is_initialized()
+    used = [path.name.partition(".")[0] for path in trace.iterdir()]
+    assert {node.node_id for node in nodes} | {"go"} >= set(used) > {killed[0], "go"}
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == len(by_cell(lines)) == len(rows) == len(METHODS) * len(SETS)
+    assert [row["error"] for row in rows] == [None] * len(rows)
+
+    passes = tmp_path / "passes"
+    passes.mkdir()
+    (passes / "go").touch()
+    monkeypatch.setenv("BENCH_TEST_TRACE", str(passes))
+    torch.set_num_threads(1)  # as in every worker; the fixture puts it back
+    local = RunSettings(out=str(tmp_path / "local"), untrained=True, calibration_images=2)
+    images = dict.fromkeys(SETS, LIMIT)
+    groups = make_groups(make_grid(["test-bench"], METHODS, SETS, limit=LIMIT))
+    expected = by_cell(
+        row for group in groups for row in run_group(group, local, images, tmp_path / group.key)
+    )
+    assert len(used) > len(list(passes.iterdir()))  # what died with the node was done again
+    for identity, row in by_cell(rows).items():
+        for field in ("count", "metrics", "per_image", "hashes", "bits", "config", "diagnosis"):
+            assert row[field] == expected[identity][field], (identity, field)
+
+    # A resumed run takes the model that is there: its calibration is the old one.
+    (out / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[1:]))
+    again = run_accuracy(
+        out, engine="ray", address=made.address, methods=METHODS, datasets=SETS, limit=LIMIT,
+        resume=True, **setting,
+    )  # fmt: skip
+    assert again[1:] == rows[1:] and again[0]["started"] != rows[0]["started"]
+    for field in ("metrics", "per_image", "hashes", "calibration"):
+        assert again[0][field] == rows[0][field]
+    left = {path.name for path in (out / "state").iterdir()}
+    assert left == {group.key for group in groups if group.first.method != rows[0]["method"]}
+
+
+def test_an_unreachable_cluster_is_one_line(setting, tmp_path):
+    with pytest.raises(UnsupportedError, match="no Ray cluster at 127"):
+        run_accuracy(tmp_path, engine="ray", address="127.0.0.1:1", methods=["fp32"],
+                     datasets=SETS, limit=2, **setting)  # fmt: skip

@@ -1,0 +1,125 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import codtdq
+from codtdq.numerics import quantize
+
+CONVS = {
+    "plain": lambda: nn.Conv2d(5, 6, 3),
+    "strided": lambda: nn.Conv2d(40, 6, 3, stride=2, padding=1),
+    "dilated": lambda: nn.Conv2d(5, 6, 3, dilation=2, padding=2),
+    "grouped": lambda: nn.Conv2d(8, 6, 3, groups=2),
+    "depthwise": lambda: nn.Conv2d(8, 8, (1, 5), groups=8, padding=(0, 2)),
+    "reflect": lambda: nn.Conv2d(5, 6, 3, padding=1, padding_mode="reflect"),
+    "circular": lambda: nn.Conv2d(5, 6, 3, padding=1, padding_mode="circular"),
+    "same": lambda: nn.Conv2d(5, 6, 4, padding="same"),
+    "no-bias": lambda: nn.Conv2d(5, 6, 1, bias=False),
+}
+CONVS_1D = {
+    "plain": lambda: nn.Conv1d(5, 6, 3),
+    "square": lambda: nn.Conv1d(9, 6, 3, padding=1),  # as many channels as positions
+    "replicate": lambda: nn.Conv1d(33, 6, 3, padding=1, padding_mode="replicate"),
+    "depthwise": lambda: nn.Conv1d(8, 8, 3, stride=2, groups=8),
+}
+
+
+def simulated(module, quantized, x):
+    """The operator on dequantized input and weight, built from the public pieces."""
+    spec = quantized.site.activation
+    layout = "last" if isinstance(module, nn.Linear) else "first"
+    x_hat = quantize(x, spec, layout=layout).x_hat
+    twin = type(module).__new__(type(module))
+    twin.__dict__.update(module.__dict__)
+    twin._parameters = {"weight": nn.Parameter(quantized.weight), "bias": quantized.bias}
+    return twin(x_hat)
+
+
+@pytest.mark.parametrize("mode", ["per_tensor", "per_channel", "per_token_group"])
+@pytest.mark.parametrize("make", CONVS.values(), ids=CONVS.keys())
+def test_conv2d_computes_on_dequantized_values(make, mode):
+    torch.manual_seed(0)
+    module = make()
+    x = torch.randn(2, module.in_channels, 9, 7)
+    modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), mode)
+    quantized = codtdq.quantize(module, codtdq.preset("cod-tdq", act_modes=modes))
+    with torch.no_grad():
+        assert torch.equal(quantized(x), simulated(module, quantized, x))
+        assert quantized(x).shape == module(x).shape
+        single = codtdq.quantize(module, codtdq.preset("w8a8"))
+        assert torch.allclose(single(x), module(x), atol=0.1)
+        assert quantized(x[0]).shape == module(x[0]).shape  # unbatched
+
+
+@pytest.mark.parametrize("make", CONVS_1D.values(), ids=CONVS_1D.keys())
+def test_conv1d_computes_on_dequantized_values(make):
+    torch.manual_seed(0)
+    module = make()
+    x = torch.randn(2, module.in_channels, 9)
+    quantized = codtdq.quantize(module, "cod-tdq")
+    with torch.no_grad():
+        assert torch.equal(quantized(x), simulated(module, quantized, x))
+        assert torch.allclose(codtdq.quantize(module, "w8a8")(x), module(x), atol=0.1)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 31, 33, 64])
+def test_linear_computes_on_dequantized_values(channels):
+    torch.manual_seed(0)
+    module = nn.Linear(channels, 7)
+    x = torch.randn(2, 3, 4, channels)
+    quantized = codtdq.quantize(module, "cod-tdq")
+    with torch.no_grad():
+        assert torch.equal(quantized(x), simulated(module, quantized, x))
+
+
+def test_state_is_buffers_and_moves_with_the_module():
+    layer = codtdq.quantize(nn.Linear(33, 5), "cod-tdq")
+    assert set(layer.state_dict()) == {"weight_packed", "weight_scale", "bias"}
+    assert layer.weight_packed.dtype is torch.uint8
+    assert isinstance(layer, nn.Linear) and layer.in_features == 33
+    assert all(not p.requires_grad for p in layer.parameters())
+
+
+def test_an_uncached_weight_gives_the_same_result():
+    layer = codtdq.quantize(nn.Linear(64, 32), "cod-tdq")
+    x = torch.randn(4, 64)
+    with torch.no_grad():
+        before = layer(x)
+        layer.refresh(cache=False)
+        assert layer._buffers["weight_cache"] is None
+        assert torch.equal(layer(x), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_output_has_the_dtype_of_the_input(dtype):
+    layer = codtdq.quantize(nn.Linear(64, 32), "cod-tdq")
+    assert layer(torch.randn(4, 64).to(dtype)).dtype is dtype
+
+
+def test_fp16_compute_rounds_to_half():
+    module = nn.Linear(64, 32)
+    x = torch.randn(4, 64)
+    half = codtdq.quantize(module, codtdq.preset("cod-tdq", compute_dtype="fp16"))
+    with torch.no_grad():
+        expected = F.linear(
+            half.quantize_input(x).x_hat.half(), half.weight.half(), half.bias.half()
+        ).float()
+        assert torch.equal(half(x), expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_reaches_the_output(bad):
+    layer = codtdq.quantize(nn.Linear(64, 8), "cod-tdq")
+    x = torch.randn(3, 64)
+    x[1, 5] = bad
+    y = layer(x)
+    assert y[1].isnan().all() and y[[0, 2]].isfinite().all()
+
+
+def test_listener_sees_every_quantization():
+    layer = codtdq.quantize(nn.Linear(64, 8), "cod-tdq")
+    seen = []
+    layer.listener = lambda module, result: seen.append((module, result.step.shape))
+    layer(torch.randn(3, 64))
+    assert seen == [(layer, (3, 2))]
