@@ -128,7 +128,7 @@ def measure(
             "difference": round(float((found - masks).abs().mean()), 5),
             "overlap": round(float(both.sum() / either.sum()), 4),
             "S": round(evaluate(quantized, val).metrics["S"], 4), "S_float": round(best, 4),
-            "bits": quantized.method_record.bits, "calibration_seconds": round(seconds, 1),
+            "bits": quantized.quant_record.bits, "calibration_seconds": round(seconds, 1),
         }  # fmt: skip
 
 

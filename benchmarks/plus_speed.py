@@ -31,9 +31,10 @@ from codtdq.methods.plus.config import PlusConfig
 from codtdq.models import build_model
 from codtdq.numerics.affine import nearest
 from codtdq.operators import quant_operators
-from codtdq.operators.simulated import sim_class_for, sim_operators
+from codtdq.operators.quantized import operator_for, quant_operators
 from codtdq.planning.plan import Site
-from codtdq.schemes.inputs import InputQuantizer, StaticUniform
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.pixel_groups import PixelGroups
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
@@ -67,12 +68,12 @@ def dealt(like: str, count: int) -> list[list[str]]:
     quick = {"ridges": [], "compensate": False, "sweeps": 0, "search": False, "images": 8}
     with torch.enable_grad():
         done = apply_method(small, "cod-tdq-plus", images, changes=quick)
-    chosen = done.method_record.notes["transforms"]
-    names = list(sim_operators(done))
+    chosen = done.quant_record.notes["transforms"]
+    names = list(quant_operators(done))
     return [chosen.get(names[i * len(names) // count], []) for i in range(count)]
 
 
-def scheme(site: Site, parts: list[str]) -> InputQuantizer:
+def scheme(site: Site, parts: list[str]) -> InputScheme:
     """The method's groups for a site."""
     if site.role == "first":
         return StaticUniform.spanning(torch.tensor([-4.0]), torch.tensor([4.0]), 8)
@@ -98,7 +99,7 @@ def uncalibrated(model: nn.Module, sites: list[Site], parts: list[list[str]]) ->
         module = model.get_submodule(site.name)
         assert isinstance(module.weight, Tensor)
         inputs, weight = scheme(site, chosen), nearest_weight(module.weight)
-        sim_class_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
+        operator_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
     return model.eval()
 
 

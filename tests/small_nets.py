@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+import codtdq
+
 
 class Attention(nn.Module):
     quant_roles = {"qkv": "attention", "proj": "attention"}  # noqa: RUF012
@@ -69,3 +71,8 @@ def small_net(seed: int = 0) -> SmallNet:
 
 def images(count: int = 2, seed: int = 0) -> Tensor:
     return torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def simulate(model, config="cod-tdq", calibration=None, **options):
+    """Quantize on the reference backend: what the engine is compared with."""
+    return codtdq.quantize(model, config, calibration=calibration, backend="reference", **options)

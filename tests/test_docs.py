@@ -14,7 +14,7 @@ import torch
 import codtdq
 from codtdq.cli.main import build_parser, main
 from codtdq.models import registry
-from codtdq.planning import PRESETS, QuantConfig
+from codtdq.planning import PRESETS, CodTdqConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -159,7 +159,7 @@ def test_cited_equations_are_explained():
 
 def test_every_field_stands_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page("configuration.md"), re.MULTILINE))
-    defaults = QuantConfig().to_dict()
+    defaults = CodTdqConfig().to_dict()
     assert set(defaults) <= set(rows)
     for name, value in defaults.items():
         if name == "act_modes":
@@ -172,7 +172,7 @@ def test_every_preset_stands_with_its_numbers():
     rows = re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page("configuration.md"), re.MULTILINE)
     table = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
     for name, preset in PRESETS.items():
-        config = QuantConfig(name=name, **preset.fields)
+        config = CodTdqConfig(name=name, **preset.fields)
         weights, activations, bounds, calibration = table[name]
         assert weights == _bits(config.weight_bits), name
         assert activations.startswith(_bits(config.act_bits)), name

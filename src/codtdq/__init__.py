@@ -1,7 +1,7 @@
 """COD-TDQ: 4-bit post-training quantization for camouflaged object detection.
 
 >>> import codtdq
->>> model = codtdq.quantize(my_model, "cod-tdq")        # a new model, W4A4
+>>> model = codtdq.quantize(my_model, calibration=batches)   # a new model, W4A4
 >>> print(codtdq.plan(my_model, "cod-tdq"))             # what is quantized, and what is not
 >>> codtdq.save(model, "my-model-w4a4")                 # one small directory
 >>> model = codtdq.load("my-model-w4a4", model=my_model)
@@ -23,12 +23,16 @@ _EXPORTS = {
     "load": "codtdq.api",
     "preset": "codtdq.api",
     "quantize_activation": "codtdq.api",
+    "config": "codtdq.api",
+    "use_backend": "codtdq.engine",
+    "backend_of": "codtdq.engine",
     "list_presets": "codtdq.planning.presets",
     "list_methods": "codtdq.methods",
     "method_info": "codtdq.methods",
     "register_method": "codtdq.methods",
     "apply_method": "codtdq.methods",
     "QuantConfig": "codtdq.planning.config",
+    "CodTdqConfig": "codtdq.planning.cod_tdq_config",
     "QuantPlan": "codtdq.planning.plan",
     "CalibrationContext": "codtdq.operators.calibration",
     "evaluate": "codtdq.evaluation",

@@ -2,65 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from codtdq.checkpoint import load_into, read_header, save_model
+from codtdq.checkpoint import read_header, restore, save_model
 from codtdq.engine import use_backend
 from codtdq.errors import CheckpointError, ConfigError
-from codtdq.methods.apply import METHOD_RECORD
-from codtdq.methods.store import is_method_directory, load_method_model, save_method_model
+from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
 from codtdq.numerics import ActivationResult, ActivationSpec
 from codtdq.numerics import quantize as _quantize_tensor
-from codtdq.operators import convert, quant_operators
-from codtdq.planning import PRESETS, QuantConfig, QuantPlan, make_plan
-from codtdq.planning import preset as _preset
-from codtdq.planning.config import KINDS
-from codtdq.planning.planner import activation_fields
+from codtdq.operators import quant_operators
+from codtdq.planning import QuantConfig, QuantPlan
+from codtdq.planning.cod_tdq_config import KINDS
+from codtdq.planning.config import read_json
+
+DEFAULT = "cod-tdq-plus"  # here and on the command line
+
+ConfigLike = QuantConfig | str | Path | Mapping[str, Any]
 
 
-def preset(name: str, *, model: str | nn.Module | None = None, **changes: Any) -> QuantConfig:
-    """The config of a preset.
+def config(of: ConfigLike, *, model: str | nn.Module | None = None, **changes: Any) -> QuantConfig:
+    """The config of a method or preset by name, of a JSON file, of a mapping, or a config itself.
 
     model: a registered name, or a model; the activation modes that it declares as the paper's
         setting for it are taken over (CFRN's convolutions share a range, ESCNet's do not).
-    changes: fields of QuantConfig to set on top.
+    changes: fields to set on top.
     """
-    info = model_info(model) if isinstance(model, str) else getattr(model, "info", None)
-    return _preset(name, declared_modes=getattr(info, "act_modes", None), **changes)
+    if isinstance(of, QuantConfig):
+        found = of
+    elif isinstance(of, Mapping):
+        found = config_from(of)
+    elif isinstance(of, Path) or (isinstance(of, str) and of.endswith(".json")):
+        found = config_from(read_json(of))
+    elif isinstance(of, str):
+        return config_for(of, model_info(model) if isinstance(model, str) else model, **changes)
+    else:
+        raise ConfigError(
+            f"config is a {type(of).__name__}; accepted: a config, a mapping of its fields, a JSON "
+            f"file, or a name ({', '.join(list_methods())})"
+        )
+    return found.replace(**changes) if changes else found
 
 
-def plan(model: nn.Module, config: QuantConfig | str) -> QuantPlan:
+preset = config  # the older name of the same thing
+
+
+def plan(model: nn.Module, config: ConfigLike = DEFAULT, **changes: Any) -> QuantPlan:
     """What `quantize` would do: one line per operator, and the totals. Nothing is changed."""
-    return make_plan(_module(model), _config(config, model))
+    settings = _settings(config, _module(model), changes)
+    return outline(model, settings, blank_image(model))[0]
 
 
 def quantize(
     model: nn.Module,
-    config: QuantConfig | str = "cod-tdq",
-    calibration: Iterable[Any] | None = None,
+    config: ConfigLike = DEFAULT,
     *,
+    calibration: Iterable[Any] | None = None,
+    backend: str = "auto",
+    seed: int = 0,
+    budget: str = "fast",
+    state_dir: str | Path | None = None,
     inplace: bool = False,
 ) -> nn.Module:
     """Quantize any model with Linear or Conv layers; returns a new model in eval mode.
 
-    config: a QuantConfig, or the name of a preset.
-    calibration: batches (tensors, tuples or dicts), for configs that need them.
+    What it returns is what `load(save(...))` returns, to the bit.
+
+    config: any method or preset by name, a config object, a mapping of its fields or a JSON file.
+    calibration: batches (tensors, tuples or dicts), for methods that need them.
+    backend: as of `load`.
+    budget: "fast" or "paper": optimisation steps of methods that reconstruct.
+    state_dir: where a long calibration keeps what is finished, to go on after a stop.
     inplace: change `model` itself, which saves a copy.
     """
-    config = _config(config, _module(model))
-    return convert(model, config, calibration=calibration, inplace=inplace)
+    settings = _settings(config, _module(model), {})
+    done = quantize_model(
+        model,
+        settings,
+        calibration,
+        seed=seed,
+        budget=budget,
+        state_dir=state_dir,
+        inplace=inplace,
+    )
+    use_backend(done, backend)
+    return done
 
 
 def save(model: nn.Module, directory: str | Path) -> Path:
     """Write a quantized model to a directory, atomically; returns the directory."""
-    if hasattr(model, METHOD_RECORD):
-        return save_method_model(model, directory)
     return save_model(model, directory)
 
 
@@ -69,21 +105,17 @@ def load(
     *,
     model: nn.Module | None = None,
     backend: str = "auto",
-    cache_weights: bool | None = None,
+    cache_weights: bool = True,
 ) -> nn.Module:
     """Restore a quantized model, without calibration data.
 
-    model: a float model of the same architecture, for one that is not registered; it is turned
-        into the quantized one in place.
+    model: a float model of the same architecture, for one that is not registered; it stays as it
+        is.
     backend: "auto" (the native engine where it can run), "reference" (simulated), "cpu" (native, or
         an error) or "triton" (on a GPU, where the model then is, or an error; extra `gpu`).
-    cache_weights: keep dequantized weights in memory for the operators that are simulated; by
-        default only the reference backend does.
+    cache_weights: keep dequantized weights in memory for the operators that are simulated; False
+        trades their speed for memory.
     """
-    if is_method_directory(directory):
-        restored = load_method_model(directory, model)
-        use_backend(restored, backend)
-        return restored
     if model is None:
         architecture = read_header(directory)["architecture"]
         if architecture not in list_models():
@@ -92,11 +124,12 @@ def load(
                 "pass a float model of that class: codtdq.load(directory, model=skeleton)"
             )
         model = build_model(architecture, empty=True)
-    restored = load_into(model, directory, cache_weights=bool(cache_weights))
-    record = use_backend(restored, backend)
-    for name, operator in quant_operators(restored).items():
-        if cache_weights or (cache_weights is None and name not in record.native):
-            operator.refresh()
+    list_methods()  # the schemes of built-in methods are known once their files are imported
+    restored = restore(model, directory, config_from)
+    use_backend(restored, backend)
+    if not cache_weights:
+        for operator in quant_operators(restored).values():
+            operator.refresh_cache(keep=False)
     return restored
 
 
@@ -110,7 +143,7 @@ def quantize_activation(
     """Quantize one activation and return it with the statistics of every group.
 
     x: [..., C], or [B, C, H, W], whose pixels become tokens.
-    config: a QuantConfig (or preset name), of which the mode for `kind` is used, or a bare spec.
+    config: a CodTdqConfig (or its name), of which the mode for `kind` is used, or a bare spec.
     kind: linear, conv, depthwise or first; by default conv for 4-D tensors, else linear.
     layout: "last" or "first": where the channels are; by default first for 4-D tensors. A conv1d
         input [B, C, L] needs layout="first".
@@ -123,13 +156,13 @@ def quantize_activation(
         raise ConfigError(f"layout='first' needs [B, C, ...]; found a tensor of {x.ndim} axes")
     if isinstance(config, ActivationSpec):
         return _quantize_tensor(x, config, layout=layout)
-    config = _config(config, None)
+    settings = _settings(config, None, {})
     kind = kind or ("conv" if layout == "first" else "linear")
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r}; accepted: {', '.join(KINDS)}")
-    if config.act_bits is None:
-        raise ConfigError(f"config {config.name!r} keeps activations float (act_bits is null)")
-    spec = ActivationSpec(**activation_fields(config, kind, kind))
+    if settings.act_bits is None:
+        raise ConfigError(f"config {settings.name!r} keeps activations float (act_bits is null)")
+    spec = ActivationSpec(**settings.activation_fields(kind, kind))
     return _quantize_tensor(x, spec, layout=layout)
 
 
@@ -139,18 +172,18 @@ def _module(model: object) -> nn.Module:
     return model
 
 
-def _config(config: QuantConfig | str, model: nn.Module | None) -> QuantConfig:
-    if isinstance(config, str):
-        return preset(config, model=model)
-    if isinstance(config, QuantConfig):
-        return config
-    raise ConfigError(
-        f"config is a {type(config).__name__}; accepted: a QuantConfig or a preset name "
-        f"({', '.join(PRESETS)})"
-    )
+def _settings(of: ConfigLike, model: nn.Module | None, changes: Mapping[str, Any]) -> QuantConfig:
+    return config(of, model=model, **changes)
+
+
+def blank_image(model: nn.Module) -> Tensor | None:
+    """An image of the size that a registered model declares."""
+    size = getattr(getattr(model, "info", None), "input_size", None)
+    return None if size is None else torch.zeros(1, 3, size, size)
 
 
 __all__ = [
+    "config",
     "load",
     "plan",
     "preset",

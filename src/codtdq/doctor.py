@@ -20,8 +20,8 @@ def examine() -> dict[str, dict[str, Any]]:
 
 
 def _backends() -> dict[str, str]:
-    from codtdq.engine.cpu import executors as cpu
     from codtdq.engine.cpu import library
+    from codtdq.engine.cpu.backend import CpuBackend
     from codtdq.engine.triton import device
 
     reason = library.unavailable_reason()
@@ -31,7 +31,7 @@ def _backends() -> dict[str, str]:
         others = library.available_sets()
         others.remove(str(library.instruction_set()))
         also = f"; also here: {', '.join(others)}" if others else ""
-        engine = f"available: {cpu.describe()}{also} (select with {library.SWITCH}=NAME)"
+        engine = f"available: {CpuBackend().describe()}{also} (select with {library.SWITCH}=NAME)"
         choice = "cpu for models on the CPU, operator by operator; the rest is simulated"
     no_gpu = device.unavailable_reason()
     return {

@@ -6,16 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
-from codtdq.api import load, preset, quantize
+from codtdq.api import DEFAULT, config, load, quantize
 from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
-from codtdq.methods import apply_method, method_info
-from codtdq.methods.outline import Outline, outline
 from codtdq.models import create_model, list_models, model_info
 from codtdq.planning import QuantConfig
 from codtdq.planning.config import read_json
@@ -55,25 +52,24 @@ def open_config(
     file: str | Path | None = None,
     changes: Sequence[str] = (),
     overrides: str | Path | None = None,
-    default: str | None = "cod-tdq",
+    default: str | None = DEFAULT,
 ) -> QuantConfig | None:
-    """A config from a preset or a file, with `FIELD=JSON` changes and per-layer overrides.
+    """A config by name or from a file, with `FIELD=JSON` changes and per-layer overrides.
 
     Returns None where nothing was asked for and there is no default.
     """
     if name is not None and file is not None:
-        raise ConfigError("--preset and --config exclude each other; put the fields in one file")
+        raise ConfigError("--method and --config exclude each other; put the fields in one file")
     if file is not None:
-        config = QuantConfig.from_json(file)
+        found = config(Path(file))
     elif name is not None or default is not None:
-        config = preset(name or str(default), model=model)
+        found = config(name or str(default), model=model)
     elif changes or overrides:
-        raise ConfigError("--set and --overrides change a setting; give --preset or --config too")
+        raise ConfigError("--set and --overrides change a setting; give --method or --config too")
     else:
         return None
-    for field, value in _changes(changes).items():
-        config = config.replace(**{field: value})
-    return config if overrides is None else config.with_overrides(read_json(overrides))
+    found = found.replace(**_changes(changes))
+    return found if overrides is None else found.with_overrides(read_json(overrides))
 
 
 def calibration_for(
@@ -88,34 +84,28 @@ def calibration_for(
 
 
 def quantize_for(
-    model: nn.Module, config: QuantConfig, *, dataset: str | None = None, root: str | None = None,
+    model: nn.Module,
+    config: QuantConfig,
+    *,
+    dataset: str | None = None,
+    root: str | None = None,
     count: int | None = None,
-) -> nn.Module:  # fmt: skip
-    """Quantize a model with whatever calibration its config needs."""
-    return quantize(model, config, calibration_for(model, config, dataset, root, count))
-
-
-def method_for(
-    model: nn.Module, method: str, *, changes: Sequence[str] = (), dataset: str | None = None,
-    root: str | None = None, count: int | None = None, seed: int = 0, budget: str = "fast",
+    seed: int = 0,
+    budget: str = "fast",
     state_dir: str | Path | None = None,
-) -> nn.Module:  # fmt: skip
-    """Quantize a model by a method of the benchmark, with `FIELD=JSON` changes of its config."""
-    images: Dataset | None = None
-    count = count or CALIBRATION_IMAGES
-    if method_info(method).calibration_images:
-        images = open_dataset(dataset or CALIBRATION_SPLIT, root, limit=count)
-    calibration = None if images is None else CalibrationImages(model, images, count=count)
-    return apply_method(
-        model, method, calibration, seed=seed, budget=budget, changes=_changes(changes),
+    backend: str = "reference",
+) -> nn.Module:
+    """Quantize a model with whatever calibration its config needs."""
+    images = calibration_for(model, config, dataset, root, count)
+    return quantize(
+        model,
+        config,
+        calibration=images,
+        backend=backend,
+        seed=seed,
+        budget=budget,
         state_dir=state_dir,
-    )  # fmt: skip
-
-
-def outline_for(model: nn.Module, method: str, changes: Sequence[str] = ()) -> Outline:
-    """What a method would do to a model of the registry, with `FIELD=JSON` changes."""
-    size = int(model.info.input_size)  # type: ignore[union-attr, arg-type]
-    return outline(model, method, torch.zeros(1, 3, size, size), _changes(changes))
+    )
 
 
 def _changes(texts: Sequence[str]) -> dict[str, object]:

@@ -10,13 +10,11 @@ from torch import nn
 import codtdq
 from codtdq.checkpoint.files import sha256
 from codtdq.errors import CheckpointError
-from small_nets import SmallNet, images, small_net
+from small_nets import SmallNet, images, simulate, small_net
 
 
 def saved(tmp_path, name="cod-tdq", **changes):
-    model = codtdq.quantize(
-        small_net(), codtdq.preset(name, **changes), calibration=[images(2, seed=3)]
-    )
+    model = simulate(small_net(), codtdq.preset(name, **changes), calibration=[images(2, seed=3)])
     return model, codtdq.save(model, tmp_path / "ckpt")
 
 
@@ -79,7 +77,7 @@ def test_the_directory_is_a_seventh_of_fp32(tmp_path):
     total = sum(p.numel() for p in model.parameters())
     weights = sum(m.weight.numel() for m in [*model.layers, model.conv])
     assert 0.94 < weights / total < 0.955
-    path = codtdq.save(codtdq.quantize(model, "cod-tdq"), tmp_path / "wide")
+    path = codtdq.save(simulate(model, "cod-tdq"), tmp_path / "wide")
     stored = sum(f.stat().st_size for f in path.iterdir())
     assert 4 * total / stored >= 7.2
     promised = codtdq.plan(model, "cod-tdq").totals()["packed_bytes"]
@@ -106,7 +104,7 @@ def test_tied_modules_are_stored_once(tmp_path):
         def forward(self, x):
             return self.b(self.a(x))
 
-    model = codtdq.quantize(Tied(), "cod-tdq")
+    model = simulate(Tied(), "cod-tdq")
     path = codtdq.save(model, tmp_path / "tied")
     assert not any(k.startswith("b.") for k in load_file(str(path / "model.safetensors")))
     x = torch.randn(3, 32)
@@ -129,7 +127,7 @@ def test_static_channel_radii_of_grouped_convolutions_survive(tmp_path, groups):
     modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), "per_channel")
     x = torch.randn(2, 8, 5, 5)
     config = codtdq.preset("per-tensor", act_modes=modes)
-    quantized = codtdq.quantize(model, config, calibration=[x])
+    quantized = simulate(model, config, calibration=[x])
     path = codtdq.save(quantized, tmp_path / "m")
     skeleton = nn.Sequential(nn.Conv2d(8, 16, 3, groups=groups))
     assert torch.equal(codtdq.load(path, model=skeleton, backend="reference")(x), quantized(x))

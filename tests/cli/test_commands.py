@@ -11,6 +11,7 @@ from PIL import Image
 import codtdq
 from codtdq.cli import main
 from codtdq.engine import cpu as native
+from small_nets import simulate
 
 NAMED = ["--model", tiny_model.NAME]
 TINY = [*NAMED, "--untrained"]
@@ -88,7 +89,7 @@ def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
     code, out, err = run("eval", "--model", tmp_path / "packed", *args)
     assert (code, err) == (0, "")
     data = json.loads(result.read_text())
-    quantized = codtdq.quantize(codtdq.create_model(tiny_model.NAME), "cod-tdq")
+    quantized = simulate(codtdq.create_model(tiny_model.NAME), "cod-tdq")
     direct = codtdq.evaluate(quantized, codtdq.data.ImageMaskFolder(folder))
     assert data["metrics"] == pytest.approx({k: direct.metrics[k] for k in data["metrics"]})
     assert data["count"] == 6 and data["provenance"]["config"]["name"] == "cod-tdq"

@@ -11,6 +11,7 @@ from codtdq.errors import ConfigError, DataError
 from codtdq.evaluation import CalibrationImages, evaluate, layer_losses, predict, predict_batch
 from codtdq.evaluation.masks import to_mask
 from codtdq.metrics import MetricSuite
+from small_nets import simulate
 
 
 def model():
@@ -35,7 +36,7 @@ def test_scores_are_those_of_predicting_one_image_after_the_other(images):
 
 
 def test_result_carries_its_provenance(images):
-    quantized = codtdq.quantize(model(), "cod-tdq")
+    quantized = simulate(model(), "cod-tdq")
     data = evaluate(quantized, images).to_dict()
     assert json.loads(json.dumps(data)) == data
     assert data["count"] == 10 and len(data["per_image"]) == 10
@@ -43,7 +44,7 @@ def test_result_carries_its_provenance(images):
     assert data["provenance"]["execution"] == "simulated"
     assert len(data["provenance"]["model_sha256"]) == 64
     assert data["provenance"]["environment"]["torch"] == torch.__version__
-    other = evaluate(codtdq.quantize(model(), "w4a4"), images).to_dict()
+    other = evaluate(simulate(model(), "w4a4"), images).to_dict()
     assert (
         other["provenance"]["model_sha256"] != evaluate(model(), images).provenance["model_sha256"]
     )
@@ -91,7 +92,7 @@ def test_resuming_another_run_is_refused(images, tmp_path):
         evaluate(model(), Interrupted(images, 8, KeyboardInterrupt()), batch_size=1,
                  state_file=state)  # fmt: skip
     with pytest.raises(DataError, match=r"another run .*model"):
-        evaluate(codtdq.quantize(model(), "dstg-only"), images, batch_size=1, state_file=state,
+        evaluate(simulate(model(), "dstg-only"), images, batch_size=1, state_file=state,
                  resume=True)  # fmt: skip
     state.write_text("{")
     with pytest.raises(DataError, match="cannot be resumed"):
@@ -99,12 +100,12 @@ def test_resuming_another_run_is_refused(images, tmp_path):
 
 
 def test_shared_dynamic_ranges_are_evaluated_one_image_at_a_time(images):
-    naive = codtdq.quantize(model(), "w4a4")
+    naive = simulate(model(), "w4a4")
     assert evaluate(naive, images).settings["batch_size"] == 1
     with pytest.raises(ConfigError, match="batch size 1"):
         evaluate(naive, images, batch_size=4)
-    assert evaluate(codtdq.quantize(model(), "cod-tdq"), images).settings["batch_size"] > 1
-    fixed = codtdq.quantize(model(), "per-tensor", calibration=CalibrationImages(model(), images))
+    assert evaluate(simulate(model(), "cod-tdq"), images).settings["batch_size"] > 1
+    fixed = simulate(model(), "per-tensor", calibration=CalibrationImages(model(), images))
     assert evaluate(fixed, images).settings["batch_size"] > 1
 
 
@@ -154,12 +155,12 @@ def test_postprocesses_do_what_the_releases_do():
 
 
 def test_layer_losses_are_sorted_and_leave_no_listener(images):
-    quantized = codtdq.quantize(model(), "cod-tdq")
+    quantized = simulate(model(), "cod-tdq")
     losses = layer_losses(quantized, CalibrationImages(quantized, images, count=2))
     assert {loss.name for loss in losses} == {"stem", "head"}
     assert losses[0].sqnr_db <= losses[1].sqnr_db and losses[0].calls == 2
     assert quantized.stem.listener is None
-    exact = layer_losses(codtdq.quantize(model(), "w8a8"), CalibrationImages(quantized, images))
+    exact = layer_losses(simulate(model(), "w8a8"), CalibrationImages(quantized, images))
     assert min(loss.sqnr_db for loss in exact) > 30
 
 

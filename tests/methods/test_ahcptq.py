@@ -8,7 +8,7 @@ from codtdq.methods import apply_method
 from codtdq.methods.rivals.channel_groups import GroupedUniform, LearnedGroups, grouped, k_means
 from codtdq.methods.rivals.hluq import HybridLogUniform, LearnedHybrid
 from codtdq.methods.rivals.learning import DroppingInput
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from small_nets import images, small_net
 
 CALIBRATION = [images(4), images(4, seed=1)]
@@ -113,22 +113,22 @@ def test_groups_shrink_in_stages():
 
 
 def test_inputs_get_their_grids_by_what_made_them(done):
-    kinds = {name: sim.input_quantizer.kind for name, sim in sim_operators(done).items()}
+    kinds = {name: sim.input_scheme.kind for name, sim in quant_operators(done).items()}
     assert kinds == {
         "stem": "static-uniform", "depthwise": "static-uniform", "attn.qkv": "grouped-uniform",
         "attn.proj": "static-uniform", "mlp.fc1": "grouped-uniform",
         "mlp.fc2": "hybrid-log-uniform", "mix": "static-uniform", "head": "static-uniform",
     }  # fmt: skip
     for name in ("attn.qkv", "mlp.fc1"):
-        grid = done.get_submodule(name).input_quantizer
+        grid = done.get_submodule(name).input_scheme
         assert grid.step.shape == (4,) and len(grid.group.unique()) == 4
-    assert done.method_record.bits["activation"] == pytest.approx(4.0, abs=0.3)
+    assert done.quant_record.bits["activation"] == pytest.approx(4.0, abs=0.3)
     assert not any(isinstance(m, DroppingInput) for m in done.modules())
 
 
 def test_it_is_close_and_learned_something(done):
-    kept = done.method_record.notes["reconstruction"]["kept"]
-    assert kept >= 4 and done.method_record.steps == 600
+    kept = done.quant_record.notes["reconstruction"]["kept"]
+    assert kept >= 4 and done.quant_record.steps == 600
     assert sqnr(small_net(), done, images(32, seed=7)) > 8
 
 

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 import codtdq
-from codtdq.methods.rivals import reconstruction
 from codtdq.methods import (
     apply_method,
     list_methods,
-    load_method_model,
     method_info,
 )
 from codtdq.methods.registry import (
@@ -25,11 +23,13 @@ from codtdq.methods.registry import (
     SECOND_HAND,
     find_method,
 )
-from codtdq.operators.simulated import sim_operators
+from codtdq.methods.rivals import reconstruction
+from codtdq.operators import quant_operators
+from codtdq.planning import CodTdqConfig
 from small_nets import images, small_net
 
 ALL = list_methods()
-OWN_FILES = [name for name in ALL if find_method(name).preset is None]
+OWN_FILES = [name for name in ALL if not isinstance(find_method(name).config, CodTdqConfig)]
 BATCHES = [images(2, seed=100 + i) for i in range(4)]
 # Numbers that cost time, and what is enough here; a method has those fields that it needs.
 LITTLE = {
@@ -99,7 +99,7 @@ def test_float_model_is_untouched(name, made):
     after = model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[key], before[key]) for key in before)
-    assert not sim_operators(model) and not model.training and quantized is not model
+    assert not quant_operators(model) and not model.training and quantized is not model
     assert all(p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
@@ -129,9 +129,9 @@ def test_save_and_load(name, made, tmp_path):
     # native kernels add in another order: the reference is what has to come back bit for bit
     same = codtdq.load(tmp_path / "model", model=small_net(seed=5), backend="reference")
     assert torch.equal(run(same, x), run(quantized, x))
-    loaded = load_method_model(tmp_path / "model", small_net(seed=5))
+    loaded = codtdq.load(tmp_path / "model", model=small_net(seed=5), backend="reference")
     assert torch.equal(run(loaded, x), run(quantized, x))
-    assert loaded.method_record == quantized.method_record
+    assert loaded.quant_record == quantized.quant_record
 
 
 @pytest.mark.parametrize("name", OWN_FILES)
@@ -155,7 +155,7 @@ def test_declaration(name, made):
     assert info.ranges in {"static", "dynamic", "-"}
     assert re.match(r"\d", info.act_bits) and re.match(r"\d", info.weight_bits)
     assert 0 <= info.calibration_images <= 128
-    record = made(name)[0].method_record
+    record = made(name)[0].quant_record
     assert record.name == name and record.info == info.to_dict()
     assert (record.steps > 0) == info.reconstructs
     low = name != "fp32"

@@ -9,7 +9,7 @@ from codtdq.methods import apply_method
 from codtdq.methods.rivals.arcquant import channel_order, residual_channels
 from codtdq.methods.rivals.fp4_operators import BlockInteger, Fp4Input, Fp4Weight
 from codtdq.numerics.nvfp4 import fake_nvfp4, tensor_scale
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from small_nets import images, small_net
 
 
@@ -117,7 +117,7 @@ def test_method_round_trip_and_batch_invariance(name, tmp_path):
     assert torch.allclose(model(x[1:2]), y[1:2], atol=1e-4)
     again = codtdq.load(codtdq.save(model, tmp_path / "m"), model=small_net())
     assert torch.equal(again(x), y)
-    kinds = {op.input_quantizer.kind for op in sim_operators(model).values()}
+    kinds = {op.input_scheme.kind for op in quant_operators(model).values()}
     assert kinds == {"nvfp4", "static-uniform"}  # the image keeps its 8 bits
     off = apply_method(net, name, [x], changes={"weight_bits": None, "act_bits": None})
     assert torch.allclose(off(x), net(x), atol=1e-5)
@@ -131,4 +131,4 @@ def test_residual_channels_lower_the_error_of_the_network():
     arc = apply_method(net, "arcquant", calibration, changes={"weight_bits": None})
     plain = apply_method(net, "nvfp4", calibration, changes={"weight_bits": None})
     assert sqnr(y, arc(x)) > sqnr(y, plain(x)) + 0.5
-    assert max(arc.method_record.notes["residual_share"].values()) <= 0.5
+    assert max(arc.quant_record.notes["residual_share"].values()) <= 0.5

@@ -330,10 +330,10 @@ class TestReconstruction:
         assert after < before
 
     def test_record(self, runs):
-        record = runs["final"].method_record
+        record = runs["final"].quant_record
         assert record.steps == 100 * len(runs["reports"])
         assert record.notes["fisher"] == {"rank": 2, "images": 4, "without_gradient": []}
-        assert record.bits["activation"] < 4.2 and runs["start"].method_record.steps == 0
+        assert record.bits["activation"] < 4.2 and runs["start"].quant_record.steps == 0
         assert method_info("fima-q").gradients and not method_info("fima-q-init").gradients
 
     def test_rank_that_does_not_divide_the_steps(self):
@@ -406,7 +406,7 @@ class TestReconstruction:
             net = Net().eval()
         changes = {"steps": 5}
         quantized = apply_method(net, "fima-q", batches(), changes=changes)
-        assert quantized.method_record.notes["fisher"]["without_gradient"] == ["side"]
+        assert quantized.quant_record.notes["fisher"]["without_gradient"] == ["side"]
 
     def test_bad_numbers(self):
         with pytest.raises(ConfigError, match="rank is 0"):

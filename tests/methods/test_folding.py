@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 import codtdq
 from codtdq.errors import ConfigError, UnsupportedError
-from codtdq.methods import MethodConfig, Workbench
+from codtdq.methods import Workbench
 from codtdq.methods.folding import (
     can_rescale_at_operator,
     fold_into_norm,
@@ -18,13 +18,14 @@ from codtdq.methods.folding import (
     norm_groups,
     rescale_at_operator,
 )
+from codtdq.planning import QuantConfig
 from codtdq.schemes.inputs import FloatInput
 from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
 
 
 def bench_of(model, batch):
-    return Workbench(copy.deepcopy(model).eval().requires_grad_(False), MethodConfig(), [batch])
+    return Workbench(copy.deepcopy(model).eval().requires_grad_(False), QuantConfig(), [batch])
 
 
 def random_affine(channels, seed=0):

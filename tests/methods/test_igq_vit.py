@@ -10,7 +10,7 @@ from codtdq.evaluation.provenance import model_hash
 from codtdq.methods import apply_method, method_info
 from codtdq.methods.rivals.igq_vit import InstanceGroups, cluster, refine
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from small_nets import images, small_net
 
 
@@ -110,26 +110,26 @@ def test_batch_mates_do_not_matter():
 def test_an_input_with_one_position_has_one_static_range():
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     model = apply_method(net.eval(), "igq-vit", calibration())
-    assert sim_operators(model)["3"].input_quantizer.kind == "static-uniform"
+    assert quant_operators(model)["3"].input_scheme.kind == "static-uniform"
 
 
 def test_a_single_group_can_be_evaluated_and_hashed():
     model = quantized(groups=1)
-    quantizer = sim_operators(model)["mlp.fc2"].input_quantizer
+    quantizer = quant_operators(model)["mlp.fc2"].input_scheme
     assert quantizer.low.stride() == (1,) and quantizer.bits(192) == 4
     model_hash(model)
 
 
 def test_groups_and_bits_are_counted():
     model = quantized("igq-vit-12")
-    operators = sim_operators(model)
-    assert operators["mlp.fc2"].input_quantizer.low.numel() == 12
-    assert sim_operators(quantized())["mlp.fc2"].input_quantizer.low.numel() == 8
+    operators = quant_operators(model)
+    assert operators["mlp.fc2"].input_scheme.low.numel() == 12
+    assert quant_operators(quantized())["mlp.fc2"].input_scheme.low.numel() == 8
     # 16 tokens share the choice of a channel: 4 bits for one of 12 groups
-    assert operators["mlp.fc2"].input_quantizer.bits(192) == pytest.approx(4 + 4 / 16)
-    assert operators["mix"].input_quantizer.low.numel() == 12  # convolutions too
-    assert operators["stem"].input_quantizer.kind == "static-uniform"  # but not on the image
-    assert operators["stem"].input_quantizer.bits(3) == 8
+    assert operators["mlp.fc2"].input_scheme.bits(192) == pytest.approx(4 + 4 / 16)
+    assert operators["mix"].input_scheme.low.numel() == 12  # convolutions too
+    assert operators["stem"].input_scheme.kind == "static-uniform"  # but not on the image
+    assert operators["stem"].input_scheme.bits(3) == 8
     assert method_info("igq-vit").ranges == "dynamic"
 
 
@@ -151,7 +151,7 @@ def test_it_survives_a_file(tmp_path):
     again = codtdq.load(tmp_path / "m", model=small_net(1))
     with torch.no_grad():
         assert torch.equal(again(x), model(x))
-    assert again.method_record.bits == model.method_record.bits
+    assert again.quant_record.bits == model.quant_record.bits
 
 
 def test_settings_are_checked():

@@ -6,17 +6,19 @@ from torch import nn
 
 import codtdq
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
-from codtdq.methods import MethodConfig, apply_method, list_methods, method_info, registry
+from codtdq.methods import apply_method, list_methods, method_info, registry
 from codtdq.methods.collect import ROW_VALUES, collect_inputs, initialise_in_order, observe
 from codtdq.methods.ranges import percentile_grid, percentile_weight, quantile_rows
 from codtdq.methods.registry import register_method
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
-from codtdq.operators.simulated import SimOperator, input_tokens, run_operator, sim_operators
+from codtdq.operators import QuantOperator, quant_operators
+from codtdq.operators.tokens import input_tokens, run_operator
+from codtdq.planning import QuantConfig
 from codtdq.planning.trace import trace
 from codtdq.schemes.inputs import DynamicToken, Rescaled, StaticUniform
 from codtdq.schemes.weights import UniformWeight, pack_unsigned, unpack_unsigned
-from small_nets import small_net
+from small_nets import simulate, small_net
 
 
 def batches(count=3, size=2):
@@ -26,7 +28,7 @@ def batches(count=3, size=2):
 
 @pytest.fixture
 def bench():
-    return Workbench(small_net().eval().requires_grad_(False), MethodConfig(), batches())
+    return Workbench(small_net().eval().requires_grad_(False), QuantConfig(), batches())
 
 
 @pytest.fixture
@@ -239,18 +241,18 @@ class TestWorkbench:
         observe(bench, bench.sites, see)
 
     def test_missing_calibration_is_said(self):
-        bench = Workbench(small_net(), MethodConfig(), None)
+        bench = Workbench(small_net(), QuantConfig(), None)
         with pytest.raises(CalibrationError, match="needs calibration data"):
             _ = bench.sites
         with pytest.raises(CalibrationError, match="no batches"):
-            Workbench(small_net(), MethodConfig(), []).first_batch()
+            Workbench(small_net(), QuantConfig(), []).first_batch()
 
 
 class TestApply:
     def test_float_widths_give_the_float_function(self, plain):
         net, x = small_net().eval(), batches(1)[0]
         off = apply_method(net, plain, batches(), changes={"weight_bits": None, "act_bits": None})
-        assert len(sim_operators(off)) == 8
+        assert len(quant_operators(off)) == 8
         assert torch.allclose(off(x), net(x), atol=1e-5)
 
     def test_quantized_twice_is_refused(self, plain):
@@ -263,8 +265,8 @@ class TestApply:
         codtdq.save(quantized, tmp_path / "m")
         again = codtdq.load(tmp_path / "m", model=small_net(seed=5))
         assert torch.equal(again(x), quantized(x))
-        assert again.method_record == quantized.method_record
-        assert isinstance(again.mlp.fc1, SimOperator)
+        assert again.quant_record == quantized.quant_record
+        assert isinstance(again.mlp.fc1, QuantOperator)
         with pytest.raises(CheckpointError, match="not a registered model"):
             codtdq.load(tmp_path / "m")
         with pytest.raises(CheckpointError, match="holds a"):
@@ -273,14 +275,14 @@ class TestApply:
     def test_a_preset_is_a_method(self, tmp_path):
         net, x = small_net().eval(), batches(1)[0]
         quantized = apply_method(net, "cod-tdq", batches())
-        assert torch.equal(quantized(x), codtdq.quantize(net, "cod-tdq")(x))
+        assert torch.equal(quantized(x), simulate(net, "cod-tdq")(x))
         codtdq.save(quantized, tmp_path / "m")
         assert torch.equal(
             codtdq.load(tmp_path / "m", model=small_net(3), backend="reference")(x), quantized(x)
         )
 
     def test_bits_are_measured(self, plain):
-        record = apply_method(small_net(), plain, batches()).method_record
+        record = apply_method(small_net(), plain, batches()).quant_record
         assert 4.0 < record.bits["weight"] < 6.0
         assert 4.0 < record.bits["activation"] < 4.3  # the first layer has 8
         assert record.calibration_images == 6

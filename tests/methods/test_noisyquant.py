@@ -19,7 +19,8 @@ from codtdq.methods.rivals.noisyquant import (
 )
 from codtdq.methods.rivals.ptq4vit import TwinInput
 from codtdq.methods.rivals.receptive_fields import fields_at
-from codtdq.operators.simulated import input_tokens, run_operator, sim_operators
+from codtdq.operators import quant_operators
+from codtdq.operators.tokens import input_tokens, run_operator
 from codtdq.schemes.inputs import FloatInput, StaticUniform
 from small_nets import images, small_net
 
@@ -128,11 +129,11 @@ def test_noise_is_fixed_by_the_seed_and_survives_a_file(method: str, tmp_path) -
         for seed in (0, 0, 1)
     )
     noises = [
-        torch.cat([s.input_quantizer.noise for s in sim_operators(m).values()])
+        torch.cat([s.input_scheme.noise for s in quant_operators(m).values()])
         for m in (first, second, other)
     ]
     assert torch.equal(noises[0], noises[1]) and not torch.equal(noises[0], noises[2])
-    assert first.method_record.notes["operators_with_noise"] > 0
+    assert first.quant_record.notes["operators_with_noise"] > 0
     x = images(2, 3)
     assert torch.equal(first(x), first(x)) and torch.equal(first(x), second(x))
     codtdq.save(first, tmp_path / "q")
@@ -142,12 +143,12 @@ def test_noise_is_fixed_by_the_seed_and_survives_a_file(method: str, tmp_path) -
 
 def test_every_quantized_input_gets_noise_within_its_limits() -> None:
     model = apply_method(small_net(), "noisyquant", [images(4)], changes=FEW)
-    for sim in sim_operators(model).values():
-        noisy = sim.input_quantizer
+    for sim in quant_operators(model).values():
+        noisy = sim.input_scheme
         assert isinstance(noisy, NoisyInput) and noisy.noise.shape == (sim.channels,)
         spread = noisy.noise.amax() - noisy.noise.amin()
         assert float(spread) <= 2 * float(noisy.inner.step) * (1 + 1e-5)
-        assert sim.weight_store.step.shape == (sim.weight.shape[0], 1)
+        assert sim.weight_scheme.step.shape == (sim.weight.shape[0], 1)
 
 
 def test_ptq4vit_stays_underneath() -> None:
@@ -155,11 +156,11 @@ def test_ptq4vit_stays_underneath() -> None:
         k: v for k, v in FEW_SCALES.items() if k not in FEW
     })  # fmt: skip
     model = apply_method(small_net(), "noisyquant-ptq4vit", [images(4)], changes=FEW_SCALES)
-    below = sim_operators(base)
-    for name, sim in sim_operators(model).items():
+    below = quant_operators(base)
+    for name, sim in quant_operators(model).items():
         assert torch.equal(sim.weight, below[name].weight)
-        assert torch.equal(sim.input_quantizer.inner.step, below[name].input_quantizer.step)
-    assert isinstance(model.mlp.fc2.input_quantizer.inner, TwinInput)
+        assert torch.equal(sim.input_scheme.inner.step, below[name].input_scheme.step)
+    assert isinstance(model.mlp.fc2.input_scheme.inner, TwinInput)
 
 
 class Twice(nn.Module):
@@ -181,7 +182,7 @@ def test_an_operator_that_runs_twice_is_set_up_from_both_calls() -> None:
     done = apply_method(model, "noisyquant", [images(4)], changes=FEW)
     with torch.no_grad():
         largest = float(50 * model.stem(images(4)).abs().max())
-    assert float(done.shared.input_quantizer.inner.step) * 7 > largest / 4
+    assert float(done.shared.input_scheme.inner.step) * 7 > largest / 4
 
 
 def test_float_widths_leave_the_network_alone() -> None:

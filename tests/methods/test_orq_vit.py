@@ -10,7 +10,7 @@ from codtdq.errors import ConfigError
 from codtdq.methods import apply_method, method_info
 from codtdq.methods.rivals.orq_vit import InlierRows, Rule, best_rule, row_range, static_range
 from codtdq.methods.rivals.per_token import percentile_input
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from codtdq.schemes.inputs import DynamicToken
 from small_nets import images, small_net
 
@@ -84,20 +84,20 @@ def test_static_range_is_no_worse_than_the_control_s():
 
 
 def test_linear_inputs_are_rows_and_conv_inputs_static():
-    operators = sim_operators(quantized())
-    kinds = {name: operator.input_quantizer.kind for name, operator in operators.items()}
+    operators = quant_operators(quantized())
+    kinds = {name: operator.input_scheme.kind for name, operator in operators.items()}
     assert kinds["attn.qkv"] == kinds["mlp.fc2"] == "inlier-rows"
     assert kinds["stem"] == kinds["depthwise"] == kinds["mix"] == kinds["head"] == "static-uniform"
     kinds = {
-        name: operator.input_quantizer.kind
-        for name, operator in sim_operators(quantized("per-token")).items()
+        name: operator.input_scheme.kind
+        for name, operator in quant_operators(quantized("per-token")).items()
     }
     assert kinds["attn.qkv"] == "dynamic-token" and kinds["mix"] == "static-uniform"
-    assert operators["mlp.fc2"].input_quantizer.bits(192) == pytest.approx(4 + 36 / 192)
+    assert operators["mlp.fc2"].input_scheme.bits(192) == pytest.approx(4 + 36 / 192)
 
 
 def test_without_kappas_linear_layers_are_those_of_the_control():
-    control, model = sim_operators(quantized("per-token")), sim_operators(quantized(kappas=()))
+    control, model = quant_operators(quantized("per-token")), quant_operators(quantized(kappas=()))
     x = rows_with_outliers(channels=48).view(4, 10, 48)
     with torch.no_grad():
         assert torch.equal(model["attn.qkv"](x), control["attn.qkv"](x))
@@ -154,8 +154,8 @@ def test_rows_are_not_slow():
 
 def test_declarations_are_honest():
     assert method_info("orq-vit").evidence == "re-implemented from the abstract"
-    assert "kappas" in quantized().method_record.config
-    assert set(quantized().method_record.notes["rules"]) == {
+    assert "kappas" in quantized().quant_record.config
+    assert set(quantized().quant_record.notes["rules"]) == {
         "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"}  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from codtdq.methods.rivals import pq_sam_tuning
 from codtdq.methods.rivals.gadt import GroupedTransform, clamp_outliers, cluster_channels
 from codtdq.methods.rivals.pq_sam import clipped_grid
 from codtdq.numerics.affine import fake_shifted, grid_of
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from small_nets import images, small_net
 
 FIT = {"outlier": 10.0, "quantile": 0.25, "max_groups": 16}
@@ -103,8 +103,8 @@ def test_padding_of_a_convolution_stays_zero():
     net = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 1), torch.nn.Conv2d(4, 3, 3, padding=1)).eval()
     x = torch.randn(2, 4, 6, 6) + 5.0
     model = apply_method(net, "pq-sam-init", [x], changes={"act_bits": 8, "weight_bits": None})
-    conv = sim_operators(model)["1"]
-    assert conv.input_quantizer.shift.abs().max() > 0.1
+    conv = quant_operators(model)["1"]
+    assert conv.input_scheme.shift.abs().max() > 0.1
     inside = net[0](x)
     assert sqnr(net[1](inside)[..., 0, :], conv(inside)[..., 0, :]) > 25  # the border row
 
@@ -123,18 +123,18 @@ def test_tuning_lowers_the_loss_on_images_it_did_not_see():
     calibration = [images(16, seed=1)]
     start = apply_method(net, "pq-sam-init", calibration)
     tuned = apply_method(net, "pq-sam", calibration, changes={"fast_steps": 20, "fast_rate": 1e-2})
-    notes = tuned.method_record.notes["tuning"]
+    notes = tuned.quant_record.notes["tuning"]
     assert notes["kept"] == "tuned" and notes["loss_after"] < notes["loss_before"]
-    assert tuned.method_record.steps == 20
+    assert tuned.quant_record.steps == 20
     y = net(x)
     assert sqnr(y, tuned(x)) > sqnr(y, start(x))
-    moved = zip(sim_operators(start).values(), sim_operators(tuned).values())
+    moved = zip(quant_operators(start).values(), quant_operators(tuned).values())
     for before, after in moved:  # all four sets of values are learned, everywhere
         for name in ("step", "shift", "scale"):
-            pair = (getattr(m.input_quantizer, name) for m in (before, after))
+            pair = (getattr(m.input_scheme, name) for m in (before, after))
             assert not torch.equal(*pair)
-        assert not torch.equal(before.weight_store.step, after.weight_store.step)
-        assert torch.equal(before.weight_store.zero, after.weight_store.zero)
+        assert not torch.equal(before.weight_scheme.step, after.weight_scheme.step)
+        assert torch.equal(before.weight_scheme.zero, after.weight_scheme.zero)
 
 
 def test_worse_result_is_not_kept():
@@ -142,7 +142,7 @@ def test_worse_result_is_not_kept():
     calibration = [images(8, seed=1)]
     start = apply_method(net, "pq-sam-init", calibration)
     wild = apply_method(net, "pq-sam", calibration, changes={"fast_steps": 3, "fast_rate": 5.0})
-    assert wild.method_record.notes["tuning"]["kept"] == "start"
+    assert wild.quant_record.notes["tuning"]["kept"] == "start"
     assert torch.equal(wild(x), start(x))
 
 
@@ -162,10 +162,10 @@ def test_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch):
         apply_method(net, "pq-sam", calibration, changes=QUICK, state_dir=tmp_path)
     monkeypatch.setattr(pq_sam_tuning.OutputTuner, "_step", step)
     resumed = apply_method(net, "pq-sam", calibration, changes=QUICK, state_dir=tmp_path)
-    assert resumed.method_record.notes["tuning"]["resumed_at"] == 3
+    assert resumed.quant_record.notes["tuning"]["resumed_at"] == 3
     assert torch.equal(resumed(x), whole(x))
     other = apply_method(net, "pq-sam", calibration, changes=QUICK, seed=1, state_dir=tmp_path)
-    assert other.method_record.notes["tuning"]["resumed_at"] == 0  # not the state of this job
+    assert other.quant_record.notes["tuning"]["resumed_at"] == 0  # not the state of this job
     (tmp_path / pq_sam_tuning.STATE_FILE).write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="delete it"):
         apply_method(net, "pq-sam", calibration, changes=QUICK, state_dir=tmp_path)
@@ -181,8 +181,8 @@ def test_method_round_trip_batch_invariance_and_float_model(tmp_path):
     again = codtdq.load(codtdq.save(model, tmp_path / "m"), model=small_net())
     assert torch.equal(again(x), y)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    groups = model.method_record.notes["groups"]
-    assert set(groups) == set(sim_operators(model)) and max(groups.values()) <= 16
+    groups = model.quant_record.notes["groups"]
+    assert set(groups) == set(quant_operators(model)) and max(groups.values()) <= 16
 
 
 def test_widths():

@@ -10,7 +10,7 @@ from codtdq.methods.collect import InputStats
 from codtdq.methods.rivals.bimodal import flip_columns, flips_of
 from codtdq.methods.rivals.learning import DroppingInput
 from codtdq.methods.rivals.sam_grids import averaged_grid, searched_weight
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from codtdq.schemes.inputs import Rescaled, StaticUniform
 from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
@@ -70,18 +70,18 @@ def test_the_exhaustive_search_is_the_minimum_of_its_grid():
 
 def test_reconstruction_is_the_difference_of_the_variants(both):
     with_steps, without = both["ptq4sam"], both["ptq4sam-s"]
-    assert without.method_record.steps == 0 and with_steps.method_record.steps == 6 * 100
+    assert without.quant_record.steps == 0 and with_steps.quant_record.steps == 6 * 100
     assert method_info("ptq4sam").gradients and not method_info("ptq4sam-s").gradients
     x = images(32, seed=7)
     assert sqnr(small_net(), with_steps, x) > sqnr(small_net(), without, x) + 0.5
-    notes = with_steps.method_record.notes["reconstruction"]
+    notes = with_steps.quant_record.notes["reconstruction"]
     assert notes["rounding_rate"] == 0.2 and notes["blocks"] == 6 and notes["undecided"] < 0.05
 
 
 def test_nothing_drops_afterwards(both):
     model = both["ptq4sam"]
     assert not any(isinstance(m, DroppingInput) for m in model.modules())
-    assert all(type(s.input_quantizer) is StaticUniform for s in sim_operators(model).values())
+    assert all(type(s.input_scheme) is StaticUniform for s in quant_operators(model).values())
     x = images(3, seed=3)
     assert torch.equal(model(x), model(x))
     seen = []
@@ -89,7 +89,7 @@ def test_nothing_drops_afterwards(both):
     fc1.listener = lambda module, tokens, x_hat: seen.append((module, x_hat))
     model(x)
     fc1.listener = None
-    step = fc1.input_quantizer.step
+    step = fc1.input_scheme.step
     assert len((seen[0][1] / step).round().unique()) <= 16  # every value lies on the grid
     torch.testing.assert_close((seen[0][1] / step).round() * step, seen[0][1])
 
@@ -118,9 +118,9 @@ def test_eight_bits_are_close(method):
 
 def test_one_side_only():
     weight_only = apply_method(small_net(), "ptq4sam-s", CALIBRATION, changes={"act_bits": None})
-    assert {s.input_quantizer.kind for s in sim_operators(weight_only).values()} == {"float"}
+    assert {s.input_scheme.kind for s in quant_operators(weight_only).values()} == {"float"}
     act_only = apply_method(small_net(), "ptq4sam-s", CALIBRATION, changes={"weight_bits": None})
-    assert {s.weight_store.kind for s in sim_operators(act_only).values()} == {"float"}
+    assert {s.weight_scheme.kind for s in quant_operators(act_only).values()} == {"float"}
 
 
 def test_bimodal_inputs_are_found_and_flipped():
@@ -145,8 +145,8 @@ def test_flips_leave_the_network_alone():
         model.norm2.bias.copy_(torch.where(torch.arange(48) % 2 > 0, 5.0, -5.0))
     changes = {"flip_bimodal": True, "weight_bits": None, "act_bits": 8, "reconstruct": False}
     flipped = apply_method(model, "ptq4sam", CALIBRATION, changes=changes)
-    assert "mlp.fc1" in flipped.method_record.notes["flipped"]
-    assert isinstance(flipped.mlp.fc1.input_quantizer, Rescaled)
+    assert "mlp.fc1" in flipped.quant_record.notes["flipped"]
+    assert isinstance(flipped.mlp.fc1.input_scheme, Rescaled)
     assert sqnr(model, flipped, images(8, seed=4)) > 25
 
 

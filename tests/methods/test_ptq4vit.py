@@ -22,8 +22,9 @@ from codtdq.methods.rivals.ptq4vit import (
     TwinInput,
     count_scales,
 )
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.operators.simulated import input_tokens, run_operator, sim_operators
+from codtdq.methods.workbench import Site, Workbench
+from codtdq.operators import quant_operators
+from codtdq.operators.tokens import input_tokens, run_operator
 from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
@@ -65,7 +66,7 @@ def test_twin_grid_beats_a_symmetric_one_behind_gelu() -> None:
 
 def test_only_the_positive_step_is_searched() -> None:
     model = apply_method(small_net(), "ptq4vit", [images(4)], changes=FEW)
-    found = {n: s.input_quantizer for n, s in sim_operators(model).items()}
+    found = {n: s.input_scheme for n, s in quant_operators(model).items()}
     twins = {name: q for name, q in found.items() if isinstance(q, TwinInput)}
     assert list(twins) == ["mlp.fc2"]  # the only operator behind GELU
     assert float(twins["mlp.fc2"].negative) == pytest.approx(GELU_MINIMUM / 8)
@@ -131,7 +132,7 @@ def test_operators_without_gradient_are_searched_by_mse_and_listed() -> None:
         torch.manual_seed(0)
         model = Changed()
     done = apply_method(model, "ptq4vit", [images(2)], changes=FEW)
-    assert done.method_record.notes["operators_without_gradient"] == ["aside"]
+    assert done.quant_record.notes["operators_without_gradient"] == ["aside"]
     plain = apply_method(model, "ptq4vit", [images(2)], changes={**FEW, "metric": MSE})
     assert torch.equal(done.aside.weight, plain.aside.weight)
     assert done(images(2))["mask"].isfinite().all()
@@ -147,16 +148,14 @@ def test_a_mask_without_gradient_is_an_error() -> None:
         apply_method(Detached(), "ptq4vit", [images(2)], changes=FEW)
 
 
-def brute_force(
-    site: MethodSite, search: ScaleSearch, x: Tensor, g: Tensor
-) -> tuple[Tensor, Tensor]:
+def brute_force(site: Site, search: ScaleSearch, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Errors by running the operator itself once per candidate: weights [n, O] and inputs [n]."""
     module, tokens = site.module, input_tokens(site.module, x)
     reference = run_operator(module, tokens, site.weight, x)
     channel = -1 if site.kind == "linear" else 1
     of_weight, of_input = [], []
     x_hat = search.quantizer()(tokens)
-    w_now = search.weight_store().dequantize()
+    w_now = search.weight_scheme().dequantize()
     for factor in search.factors():
         step = (factor * search.weight_start).repeat_interleave(
             site.weight.shape[0] // len(search.weight_start)
@@ -240,7 +239,7 @@ def test_weight_scales_of_each_granularity() -> None:
     assert [count_scales(s, "per_tensor") for s in (qkv, fc1, depthwise)] == [1, 1, 1]
     assert [count_scales(s, "per_channel") for s in (qkv, fc1, depthwise)] == [144, 192, 48]
     model = apply_method(small_net(), "ptq4vit-per-channel", [images(2)], changes=FEW)
-    assert sim_operators(model)["mlp.fc1"].weight_store.step.shape == (192, 1)
+    assert quant_operators(model)["mlp.fc1"].weight_scheme.step.shape == (192, 1)
 
 
 def test_float_widths_leave_the_network_alone() -> None:

@@ -6,7 +6,7 @@ import torch
 import codtdq
 from codtdq.methods import apply_method
 from codtdq.methods.rivals.quartz import ZeroSuppressed, flags_of, suppress_zeros
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from small_nets import images, small_net
 
 BLOCKS = torch.tensor([[3, -2, 5, 0], [100, 3, -2, 10], [127, 64, -33, 8]]).float()
@@ -88,5 +88,5 @@ def test_quantizers_off_is_the_float_network():
 def test_step_is_the_calibrated_absmax():
     net = small_net()
     model = apply_method(net, "quartz", [images(4, seed=1)])
-    stem = sim_operators(model)["stem"].input_quantizer
+    stem = quant_operators(model)["stem"].input_scheme
     assert float(stem.step) == pytest.approx(float(images(4, seed=1).abs().max()) / 127)

@@ -9,7 +9,7 @@ from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.registry import MethodConfig
+from codtdq.methods.registry import QuantConfig
 from codtdq.methods.rivals.block_learning import Budget, beta_at
 from codtdq.methods.rivals.blocks import find_blocks
 from codtdq.methods.rivals.learning import (
@@ -23,7 +23,7 @@ from codtdq.methods.rivals.learning import (
 from codtdq.methods.rivals.reconstruction import BUDGETS, Reconstruction
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import code_limits, fake_shifted_ste
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from codtdq.schemes.inputs import DynamicToken, FloatInput, Rescaled, StaticUniform
 from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net
@@ -33,7 +33,7 @@ SHORT = dataclasses.replace(BUDGETS["fast"], images=8, steps=30)
 
 def bench_of(model=None, **options):
     model = copy.deepcopy(model or small_net()).eval().requires_grad_(False)
-    return Workbench(model, MethodConfig(), [images(4), images(4, seed=1)], **options)
+    return Workbench(model, QuantConfig(), [images(4), images(4, seed=1)], **options)
 
 
 def install_all(bench):
@@ -175,10 +175,10 @@ def test_nothing_learned_or_dropping_remains(engine):
         isinstance(m, DroppingInput | SoftRounding | LearnedStep) for m in model.modules()
     )
     assert not [p for p in model.parameters() if p.requires_grad]
-    for sim in sim_operators(model).values():
-        assert type(sim.input_quantizer) is StaticUniform
+    for sim in quant_operators(model).values():
+        assert type(sim.input_scheme) is StaticUniform
         assert not sim.weight.requires_grad
-        torch.testing.assert_close(sim.weight, sim.weight_store.dequantize())
+        torch.testing.assert_close(sim.weight, sim.weight_scheme.dequantize())
     assert torch.equal(model(images(2, seed=9)), model(images(2, seed=9)))
 
 
@@ -243,12 +243,12 @@ def test_rescaled_inputs_are_learned_in_their_own_domain():
     scale = torch.linspace(0.5, 2, 48)
     site = bench.site("mlp.fc1")
     weight = engine.float_model.mlp.fc1.weight * scale
-    inner = site.module.input_quantizer
+    inner = site.module.input_scheme
     bench.install(site, inputs=Rescaled(inner, scale=scale), weight=UniformWeight.minmax(weight, 4))
     report = next(r for r in engine.run(weights={site.name: weight}) if r.name == "mlp")
     assert report.kept and report.after < report.before
-    assert site.module.input_quantizer.kind == "rescaled"
-    assert torch.equal(site.module.input_quantizer.scale, scale)
+    assert site.module.input_scheme.kind == "rescaled"
+    assert torch.equal(site.module.input_scheme.scale, scale)
 
 
 def test_float_parts_stay_float():
@@ -259,7 +259,7 @@ def test_float_parts_stay_float():
     assert engine.run() == []
     torch.testing.assert_close(bench.model(images()), engine.float_model(images()))
     assert all(
-        isinstance(s.input_quantizer, FloatInput) for s in sim_operators(bench.model).values()
+        isinstance(s.input_scheme, FloatInput) for s in quant_operators(bench.model).values()
     )
 
 

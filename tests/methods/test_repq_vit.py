@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.methods import MethodConfig, Workbench, apply_method
+from codtdq.methods import Workbench, apply_method
 from codtdq.methods.rivals.repq_vit import (
     channel_grids,
     reparameterize,
@@ -19,7 +19,8 @@ from codtdq.methods.rivals.repq_vit import (
     with_common_zero,
 )
 from codtdq.numerics.affine import code_limits, encode_shifted, fake_shifted
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
+from codtdq.planning import QuantConfig
 from codtdq.schemes.inputs import FloatInput, Rescaled, StaticUniform
 from small_nets import images, small_net
 
@@ -78,10 +79,10 @@ def test_whole_model_equals_per_channel_quantization():
     """With float weights the method's output is that of per-channel grids at the same places."""
     model, batch = small_net(), images(4)
     done = apply_method(model, "repq-vit", [batch], changes={"weight_bits": None})
-    assert set(done.method_record.notes["r1_max_over_min"]) == {"norm1", "norm2"}
-    bench = Workbench(small_net(), MethodConfig(weight_bits=None), [batch])
+    assert set(done.quant_record.notes["r1_max_over_min"]) == {"norm1", "norm2"}
+    bench = Workbench(small_net(), QuantConfig(weight_bits=None), [batch])
     for site in bench.sites:
-        taken = done.get_submodule(site.name).input_quantizer
+        taken = done.get_submodule(site.name).input_scheme
         step, zero = taken.step, taken.zero
         if site.source.kind == "norm" and site.name in ("attn.qkv", "mlp.fc1"):
             norm = site.source.name
@@ -105,11 +106,11 @@ def folded_cfrn():
 @pytest.mark.parametrize("size", [160, 96])
 def test_fold_keeps_cfrn_at_sizes_with_and_without_window_padding(folded_cfrn, size):
     """The folded model with its quantizers taken out is the float function."""
-    assert len(folded_cfrn.method_record.notes["r1_max_over_min"]) > 20
-    assert not folded_cfrn.method_record.notes["explicit_norms"]
+    assert len(folded_cfrn.quant_record.notes["r1_max_over_min"]) > 20
+    assert not folded_cfrn.quant_record.notes["explicit_norms"]
     model, bare = codtdq.create_model("cfrn-small"), copy.deepcopy(folded_cfrn)
-    for operator in sim_operators(bare).values():
-        operator.input_quantizer = FloatInput()
+    for operator in quant_operators(bare).values():
+        operator.input_scheme = FloatInput()
     x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         for one, two in zip(tree_leaves(model(x)), tree_leaves(bare(x)), strict=True):
@@ -125,7 +126,7 @@ def test_constant_channels_give_finite_models():
     done = apply_method(model, "repq-vit", [images()])
     with torch.no_grad():
         assert bool(done(images()).isfinite().all())
-    spread = done.method_record.notes["r1_max_over_min"]
+    spread = done.quant_record.notes["r1_max_over_min"]
     assert spread["norm1"] <= 1e4 + 1 and spread["norm2"] == 1.0
 
 
@@ -178,9 +179,9 @@ def test_before_zero_padding_channels_share_the_zero_point():
     with torch.no_grad():
         model.norm.weight[3] = 60.0
         done = apply_method(model, "repq-vit", [x], changes={"weight_bits": None, "act_bits": 8})
-        assert "norm" in done.method_record.notes["r1_max_over_min"]
+        assert "norm" in done.quant_record.notes["r1_max_over_min"]
         assert sqnr(model(x), done(x)) > 35
-        done.conv.input_quantizer = FloatInput()
+        done.conv.input_scheme = FloatInput()
         assert torch.allclose(model(x), done(x), rtol=1e-4, atol=1e-4)
 
 
@@ -188,7 +189,7 @@ def test_readers_of_one_norm_share_one_fold():
     torch.manual_seed(0)
     model, x = Shared().eval(), torch.randn(8, 16, 16)
     done = apply_method(model, "repq-vit", [x], changes={"weight_bits": None})
-    q, sr = done.q.input_quantizer, done.sr.input_quantizer
+    q, sr = done.q.input_scheme, done.sr.input_scheme
     assert torch.equal(q.step, sr.step) and torch.equal(q.zero, sr.zero) and q.step.shape == (1,)
     ratio = model.norm.weight / done.norm.weight
     assert torch.allclose(done.q.weight, model.q.weight * ratio, rtol=1e-5)
@@ -201,8 +202,8 @@ def test_undeclared_padding_keeps_the_affine_at_the_operator():
     torch.manual_seed(0)
     model, x = Undeclared().eval(), torch.randn(8, 5, 16)
     done = apply_method(model, "repq-vit", [x], changes={"act_bits": 8, "weight_bits": 8})
-    assert done.method_record.notes["explicit_norms"] == ["norm"]
-    assert isinstance(done.fc.input_quantizer, Rescaled)
+    assert done.quant_record.notes["explicit_norms"] == ["norm"]
+    assert isinstance(done.fc.input_scheme, Rescaled)
     assert torch.equal(done.norm.weight, model.norm.weight)
     with torch.no_grad():
         assert sqnr(model(x)[:, 5:], done(x)[:, 5:]) > 30  # the padded tokens

@@ -9,10 +9,11 @@ import codtdq
 from codtdq.data import open_dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation import CalibrationImages, evaluate
-from codtdq.methods import MethodConfig, Workbench, apply_method, method_info
+from codtdq.methods import Workbench, apply_method, method_info
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.rivals.smoothquant import input_weight_peak, reader_groups, smoothing_scale
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
+from codtdq.planning import QuantConfig
 from codtdq.schemes.inputs import DynamicToken, Rescaled, StaticUniform
 from small_nets import images, small_net
 
@@ -26,7 +27,7 @@ def sqnr(y, y_hat):
 def listened(model, x):
     """What every operator multiplies with its weight: {name: rows [N, C]}."""
     found = {}
-    for name, operator in sim_operators(model).items():
+    for name, operator in quant_operators(model).items():
         operator.listener = lambda module, _, x_hat, name=name: found.update(
             {name: x_hat.flatten(0, 1)}
         )
@@ -50,7 +51,7 @@ def test_smoothing_keeps_the_small_models_at_another_size(name):
     model = codtdq.create_model(name)
     batch = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     done = apply_method(model, "smoothquant", [batch], changes=FLOAT)
-    assert done.method_record.notes["folded_groups"] > 20
+    assert done.quant_record.notes["folded_groups"] > 20
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         for a, b in zip(tree_leaves(model(x)), tree_leaves(done(x)), strict=True):
@@ -60,7 +61,7 @@ def test_smoothing_keeps_the_small_models_at_another_size(name):
 def test_each_layer_product_is_unchanged():
     model, batch = small_net(), images(4)
     done = apply_method(model, "smoothquant", [batch], changes=FLOAT)
-    operators = sim_operators(done)
+    operators = quant_operators(done)
     before, after = {}, {}
     for net, found in ((model, before), (done, after)):
         for name in operators:
@@ -76,7 +77,7 @@ def test_each_layer_product_is_unchanged():
 def test_alpha_zero_levels_weights_and_alpha_one_levels_activations():
     model, batch = small_net(), images(4)
     levelled = apply_method(model, "smoothquant", [batch], changes={**FLOAT, "alpha": 0.0})
-    for name, operator in sim_operators(levelled).items():
+    for name, operator in quant_operators(levelled).items():
         if operator.weight.shape[1] > 1:  # depthwise always has alpha = 1
             peak = operator.weight.abs().transpose(0, 1).flatten(1).amax(1)
             assert torch.allclose(peak, torch.ones_like(peak), rtol=1e-5), name
@@ -110,7 +111,7 @@ def test_scale_formula_with_shared_readers():
     model, x = Shared().eval(), torch.randn(4, 16, 16)
     with torch.no_grad():
         model.sr.weight[:, 2] = 3.0  # larger than in q
-    bench = Workbench(model, MethodConfig(), [x])
+    bench = Workbench(model, QuantConfig(), [x])
     ((norm, group),) = reader_groups(bench)
     assert norm == "norm" and [site.name for site in group] == ["q", "sr"]
     peak = collect_inputs(bench)["q"].absmax
@@ -132,7 +133,7 @@ def test_weight_peaks_of_grouped_convolutions():
             return self.conv(x)
 
     model = Grouped()
-    peak = input_weight_peak(Workbench(model, MethodConfig(), [torch.randn(1, 6, 4, 4)]).sites[0])
+    peak = input_weight_peak(Workbench(model, QuantConfig(), [torch.randn(1, 6, 4, 4)]).sites[0])
     for channel in range(6):
         group, column = divmod(channel, 2)
         expected = model.conv.weight[3 * group : 3 * group + 3, column].detach().abs().max()
@@ -151,21 +152,21 @@ def test_variants_differ_in_ranges_only():
     model, batch = small_net(), images(4)
     dynamic = apply_method(model, "smoothquant", [batch])
     static = apply_method(model, "smoothquant-static", [batch])
-    assert isinstance(dynamic.attn.qkv.input_quantizer, DynamicToken)
-    assert isinstance(static.attn.qkv.input_quantizer, StaticUniform)
-    assert static.attn.qkv.input_quantizer.step.shape == (1,)
-    assert isinstance(static.mlp.fc2.input_quantizer, Rescaled)  # nothing folds through GELU
+    assert isinstance(dynamic.attn.qkv.input_scheme, DynamicToken)
+    assert isinstance(static.attn.qkv.input_scheme, StaticUniform)
+    assert static.attn.qkv.input_scheme.step.shape == (1,)
+    assert isinstance(static.mlp.fc2.input_scheme, Rescaled)  # nothing folds through GELU
     assert torch.equal(dynamic.attn.qkv.weight, static.attn.qkv.weight)
     assert method_info("smoothquant").ranges == "dynamic"
     assert method_info("smoothquant-static").ranges == "static"
-    assert dynamic.method_record.bits["activation"] > static.method_record.bits["activation"]
+    assert dynamic.quant_record.bits["activation"] > static.quant_record.bits["activation"]
 
 
 def test_static_range_spans_calibration():
     model, batch = small_net(), images(4)
     float_inputs = listened(apply_method(model, "smoothquant", [batch], changes=FLOAT), batch)
     done = apply_method(model, "smoothquant-static", [batch])
-    quantizer = done.attn.qkv.input_quantizer
+    quantizer = done.attn.qkv.input_scheme
     assert float(quantizer.step * 7) == pytest.approx(
         float(float_inputs["attn.qkv"].abs().max()), rel=1e-4
     )

@@ -13,7 +13,7 @@ from codtdq.methods.rivals.token_bitwidth import (
     shifted_rows,
     widths_around,
 )
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from codtdq.schemes.inputs import DynamicToken
 from small_nets import images, small_net
 
@@ -101,15 +101,15 @@ def test_constant_shift_spans_the_floor_of_gelu():
 
 
 def test_the_better_reading_is_taken_behind_gelu_and_only_there():
-    operators = sim_operators(quantized())
-    behind = operators["mlp.fc2"].input_quantizer
+    operators = quant_operators(quantized())
+    behind = operators["mlp.fc2"].input_scheme
     assert behind.reading in ("shift", "constant")
-    assert operators["attn.qkv"].input_quantizer.reading == "plain"
-    assert operators["mix"].input_quantizer.kind == "static-uniform"
+    assert operators["attn.qkv"].input_scheme.reading == "plain"
+    assert operators["mix"].input_scheme.kind == "static-uniform"
     rows = torch.nn.functional.gelu(uneven_rows())
 
     def error(**changes):
-        quantizer = sim_operators(quantized(**changes))["mlp.fc2"].input_quantizer
+        quantizer = quant_operators(quantized(**changes))["mlp.fc2"].input_scheme
         return float((quantizer(rows) - rows).square().sum())
 
     assert error() == min(error(post_gelu="shift"), error(post_gelu="constant"))
@@ -127,9 +127,9 @@ def test_other_images_take_the_target_too():
     found = realised_bits(model, calibration(32, seed=100))
     assert set(found) == {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"}
     assert sum(found.values()) / len(found) == pytest.approx(4.0, abs=0.05)
-    notes = model.method_record.notes["token_bits"]
+    notes = model.quant_record.notes["token_bits"]
     assert all(3.97 <= layer["mean_bits"] <= 4.0 for layer in notes.values())
-    assert all(operator.listener is None for operator in sim_operators(model).values())
+    assert all(operator.listener is None for operator in quant_operators(model).values())
 
 
 def test_bits_count_scale_index_and_zero_point():
@@ -161,7 +161,7 @@ def test_it_survives_a_file(tmp_path):
     again = codtdq.load(tmp_path / "m", model=small_net(1))
     with torch.no_grad():
         assert torch.equal(again(x), model(x))
-    assert again.method_record.bits == model.method_record.bits
+    assert again.quant_record.bits == model.quant_record.bits
 
 
 def test_settings_are_checked():

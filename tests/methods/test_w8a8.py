@@ -14,10 +14,13 @@ from codtdq.evaluation import CalibrationImages, evaluate
 from codtdq.methods import apply_method, list_methods
 from codtdq.methods.registry import find_method
 from codtdq.methods.rivals import reconstruction
+from codtdq.planning import CodTdqConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-METHODS = [name for name in list_methods() if find_method(name).preset is None]
+METHODS = [
+    name for name in list_methods() if not isinstance(find_method(name).config, CodTdqConfig)
+]
 IMAGES = 48  # of calibration: a clipping that is searched on 12 fits those 12
 TEST_IMAGES = 40  # ten of each test split: fewer, and single masks decide
 TOLERANCE = 0.01  # of the S-measure

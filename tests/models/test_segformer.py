@@ -16,11 +16,12 @@ from codtdq.engine.cpu import executors as cpu
 from codtdq.errors import UnsupportedError
 from codtdq.evaluation.calibration import CalibrationImages
 from codtdq.evaluation.predict import predict_batch
-from codtdq.methods import apply_method, list_methods, load_method_model, save_method_model
+from codtdq.methods import apply_method, list_methods
 from codtdq.models import build_model, model_info
 from codtdq.models.weights import shipped_weights
 from codtdq.operators import quant_operators
 from codtdq.planning.presets import list_presets
+from small_nets import simulate
 
 NAME = "segformer-small"
 library = pytest.importorskip(
@@ -88,7 +89,7 @@ def test_every_linear_and_convolution_is_planned_in_its_role(trained):
 def test_every_preset_quantizes_it(trained, image, preset):
     config = codtdq.preset(preset, model=trained)
     calibration = [image] if config.needs_calibration else None
-    quantized = codtdq.quantize(trained, config, calibration=calibration)
+    quantized = simulate(trained, config, calibration=calibration)
     with torch.no_grad():
         logits, exact = quantized(image), trained(image)
     assert logits.shape == exact.shape and logits.isfinite().all()
@@ -98,7 +99,7 @@ def test_every_preset_quantizes_it(trained, image, preset):
 @pytest.mark.parametrize("preset", ["cod-tdq", "cod-tdq-guarded"])
 def test_a_packed_file_runs_without_the_float_model(trained, image, preset, tmp_path):
     config = codtdq.preset(preset, model=trained)
-    quantized = codtdq.quantize(copy.deepcopy(trained), config)
+    quantized = simulate(copy.deepcopy(trained), config)
     packed = codtdq.save(quantized, tmp_path / "packed")
     floats = sum(4 * p.numel() for p in trained.parameters())
     assert sum(f.stat().st_size for f in Path(packed).rglob("*")) < floats / 4
@@ -110,7 +111,7 @@ def test_a_packed_file_runs_without_the_float_model(trained, image, preset, tmp_
 @pytest.mark.skipif(native.unavailable_reason() is not None, reason="no native engine here")
 def test_a_packed_file_runs_natively(trained, tmp_path):
     """Each operator on the input that it has: a code that flips at a tie moves all that follow."""
-    quantized = codtdq.quantize(trained, codtdq.preset("cod-tdq", model=trained))
+    quantized = simulate(trained, codtdq.preset("cod-tdq", model=trained))
     restored = codtdq.load(codtdq.save(quantized, tmp_path / "packed"), backend="cpu")
     record = backend_of(restored)
     assert record.name == "cpu" and not record.fallbacks and record.fused and record.sharing
@@ -145,9 +146,9 @@ def calibration(trained):
 def test_cod_tdq_plus_is_nearer_than_the_naive_setting(trained, calibration, tmp_path):
     changes = {"trials": 1, "sweeps": 0, "transforms": [], "ridges": []}  # without the slow parts
     plus = apply_method(trained, "cod-tdq-plus", calibration, seed=0, changes=changes)
-    naive = codtdq.quantize(trained, "w4a4")
-    save_method_model(plus, tmp_path / "plus")
-    restored = load_method_model(tmp_path / "plus")
+    naive = simulate(trained, "w4a4")
+    codtdq.save(plus, tmp_path / "plus")
+    restored = codtdq.load(tmp_path / "plus", backend="reference")
     photo = next(iter(CalibrationImages(trained, open_dataset("camosynth/val", limit=1))))
     with torch.no_grad():
         exact, logits = trained(photo), plus(photo)

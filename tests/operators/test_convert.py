@@ -7,7 +7,7 @@ from torch import nn
 import codtdq
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.operators.calibration import MAX_PAIRS, MAX_ROWS, PairReservoir
-from small_nets import images, small_net
+from small_nets import images, simulate, small_net
 
 
 @pytest.mark.parametrize("name", codtdq.list_presets())
@@ -15,7 +15,7 @@ def test_every_preset_runs_and_leaves_the_float_model_alone(name):
     model = small_net()
     before = copy.deepcopy(model.state_dict())
     out = model(images())
-    quantized = codtdq.quantize(model, name, calibration=[images(2, seed=1)])
+    quantized = simulate(model, name, calibration=[images(2, seed=1)])
     assert quantized(images()).shape == out.shape
     assert not quantized.training
     assert torch.equal(model(images()), out)
@@ -27,14 +27,14 @@ def test_every_preset_runs_and_leaves_the_float_model_alone(name):
 def test_module_names_are_kept():
     model = small_net()
     names = [name for name, _ in model.named_modules()]
-    assert [n for n, _ in codtdq.quantize(model, "cod-tdq").named_modules()] == names
+    assert [n for n, _ in simulate(model, "cod-tdq").named_modules()] == names
 
 
 def test_inplace_changes_the_model_itself():
     model = small_net()
-    assert codtdq.quantize(model, "cod-tdq", inplace=True) is model
+    assert simulate(model, "cod-tdq", inplace=True) is model
     with pytest.raises(ConfigError, match="quantized already"):
-        codtdq.quantize(model, "cod-tdq")
+        simulate(model, "cod-tdq")
 
 
 def test_errors_shrink_in_the_expected_order():
@@ -43,7 +43,7 @@ def test_errors_shrink_in_the_expected_order():
         exact = model(x)
 
         def error(name):
-            return (codtdq.quantize(model, name)(x) - exact).norm().item()
+            return (simulate(model, name)(x) - exact).norm().item()
 
         assert error("w8a8") < error("w4a8") < error("w4a4")
         assert error("cod-tdq-guarded") <= error("cod-tdq-literal")
@@ -53,10 +53,10 @@ def test_errors_shrink_in_the_expected_order():
 def test_static_radii_are_the_maximum_over_the_calibration_batches():
     model = nn.Sequential(nn.Linear(8, 8))
     batches = [torch.randn(4, 8) * s for s in (1.0, 3.0, 2.0)]
-    quantized = codtdq.quantize(model, "per-tensor", calibration=batches)
+    quantized = simulate(model, "per-tensor", calibration=batches)
     assert quantized[0].act_radius.item() == max(b.abs().max().item() for b in batches)
     mean = codtdq.preset("per-tensor", static_reduce="mean")
-    quantized = codtdq.quantize(model, mean, calibration=batches)
+    quantized = simulate(model, mean, calibration=batches)
     expected = sum(b.abs().max().item() for b in batches) / 3
     assert quantized[0].act_radius.item() == pytest.approx(expected)
     big = torch.full((1, 8), 100.0)
@@ -67,7 +67,7 @@ def test_static_per_channel_radii():
     modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), "per_channel")
     config = codtdq.preset("per-tensor", act_modes=modes)
     model = small_net()
-    quantized = codtdq.quantize(model, config, calibration=[images()])
+    quantized = simulate(model, config, calibration=[images()])
     assert quantized.mix.act_radius.shape == (48,)
     assert quantized.stem.act_radius.shape == (3,)
     channel = images().abs().amax((0, 2, 3))
@@ -77,8 +77,8 @@ def test_static_per_channel_radii():
 def test_fixed_offline_control_freezes_the_projected_radius():
     model = nn.Sequential(nn.Linear(64, 8))
     batches = [torch.nn.functional.gelu(torch.randn(16, 64) * 2) for _ in range(2)]
-    fixed = codtdq.quantize(model, "dcrp-only-fixed", calibration=batches)
-    online = codtdq.quantize(model, "dcrp-only")
+    fixed = simulate(model, "dcrp-only-fixed", calibration=batches)
+    online = simulate(model, "dcrp-only")
     radii = [online[0].quantize_input(b).radius.item() for b in batches]
     assert fixed[0].act_radius.item() == pytest.approx(sum(radii) / 2)
     assert fixed[0].act_radius.item() < batches[0].abs().max()  # the projection took part
@@ -86,9 +86,9 @@ def test_fixed_offline_control_freezes_the_projected_radius():
 
 def test_missing_calibration_is_an_error():
     with pytest.raises(CalibrationError, match="calibration=batches"):
-        codtdq.quantize(small_net(), "per-tensor")
+        simulate(small_net(), "per-tensor")
     with pytest.raises(CalibrationError, match="no batches"):
-        codtdq.quantize(small_net(), "per-tensor", calibration=[])
+        simulate(small_net(), "per-tensor", calibration=[])
 
 
 def test_an_operator_that_calibration_never_reaches_stays_float_and_says_so(tmp_path):
@@ -101,7 +101,7 @@ def test_an_operator_that_calibration_never_reaches_stays_float_and_says_so(tmp_
             return self.a(x)
 
     x = torch.randn(2, 4)
-    quantized = codtdq.quantize(Unused(), "per-tensor", calibration=[x])
+    quantized = simulate(Unused(), "per-tensor", calibration=[x])
     assert quantized.quant_record.plan.site("b").reason == "no calibration batch reached it"
     assert quantized.quant_record.plan.site("a").static
     restored = codtdq.load(
@@ -109,7 +109,7 @@ def test_an_operator_that_calibration_never_reaches_stays_float_and_says_so(tmp_
     )
     assert torch.equal(restored(x), quantized(x))
     with pytest.raises(CalibrationError, match="reached no operator"):
-        codtdq.quantize(Unused(), "per-tensor", calibration=[x[:0]])
+        simulate(Unused(), "per-tensor", calibration=[x[:0]])
 
 
 def test_nan_weights_and_nan_calibration_are_errors():
@@ -117,9 +117,9 @@ def test_nan_weights_and_nan_calibration_are_errors():
     with torch.no_grad():
         model.mlp.fc1.weight[0, 0] = float("nan")
     with pytest.raises(ConfigError, match=r"mlp\.fc1\.weight holds NaN"):
-        codtdq.quantize(model, "cod-tdq")
+        simulate(model, "cod-tdq")
     with pytest.raises(CalibrationError, match="NaN"):
-        codtdq.quantize(small_net(), "per-tensor", calibration=[images() * float("nan")])
+        simulate(small_net(), "per-tensor", calibration=[images() * float("nan")])
 
 
 @pytest.mark.parametrize("mode", ["bias", "affine"])
@@ -127,9 +127,9 @@ def test_io_correction_lowers_the_output_error_of_each_linear(mode):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 48, bias=mode == "bias"))
     x = torch.randn(400, 64).exp()  # skewed inputs bias the outputs
-    plain = codtdq.quantize(model, codtdq.preset("w4a4", float_storage="fp32"))
+    plain = simulate(model, codtdq.preset("w4a4", float_storage="fp32"))
     config = codtdq.preset("w4a4", float_storage="fp32", io_correction=mode)
-    corrected = codtdq.quantize(model, config, calibration=[x])
+    corrected = simulate(model, config, calibration=[x])
     with torch.no_grad():
         y = model(x)
         assert (corrected(x) - y).norm() < (plain(x) - y).norm()
@@ -190,24 +190,24 @@ def test_batches_may_be_tensors_tuples_or_dicts():
 
     x = torch.randn(2, 4)
     batches = [(x, 2.0), {"x": x, "scale": 3.0}]
-    quantized = codtdq.quantize(Two(), "per-tensor", calibration=batches)
+    quantized = simulate(Two(), "per-tensor", calibration=batches)
     assert quantized.a.act_radius.item() == pytest.approx(3 * x.abs().max().item())
 
 
 def test_calibration_restores_training_mode_and_empty_batches_run():
     model = small_net().train()
-    quantized = codtdq.quantize(model, "per-tensor", calibration=[images()])
+    quantized = simulate(model, "per-tensor", calibration=[images()])
     assert model.training
     assert quantized(images()[:0]).shape[0] == 0
 
 
 def test_norms_and_biases_are_rounded_to_their_stored_form_only_when_asked():
     model = small_net()
-    exact = codtdq.quantize(model, codtdq.preset("cod-tdq", float_storage="fp32"))
-    blocks = codtdq.quantize(model, "cod-tdq")
+    exact = simulate(model, codtdq.preset("cod-tdq", float_storage="fp32"))
+    blocks = simulate(model, "cod-tdq")
     assert torch.equal(exact.mlp.fc1.bias, model.mlp.fc1.bias)
     error = (blocks.mlp.fc1.bias - model.mlp.fc1.bias).abs().max()
     assert 0 < error < 1e-3
-    kept = codtdq.quantize(model, codtdq.preset("cod-tdq", skip_patterns=["mlp.fc1"]))
+    kept = simulate(model, codtdq.preset("cod-tdq", skip_patterns=["mlp.fc1"]))
     assert torch.equal(kept.mlp.fc1.bias, model.mlp.fc1.bias)
     assert torch.equal(kept.mlp.fc1.weight, model.mlp.fc1.weight)

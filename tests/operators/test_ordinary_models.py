@@ -9,6 +9,7 @@ from torch import nn
 import codtdq
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
 from codtdq.operators import QuantLinear
+from small_nets import simulate
 
 
 class Listed(nn.Module):
@@ -24,7 +25,7 @@ class Listed(nn.Module):
 
 
 def test_other_references_to_a_layer_see_the_quantized_one(tmp_path):
-    model = codtdq.quantize(Listed(), "cod-tdq")
+    model = simulate(Listed(), "cod-tdq")
     assert model.order[0] is model.layer and isinstance(model.order[0], QuantLinear)
     x = torch.randn(3, 32)
     path = codtdq.save(model, tmp_path / "m")
@@ -34,7 +35,7 @@ def test_other_references_to_a_layer_see_the_quantized_one(tmp_path):
 def test_forward_hooks_go_on_working():
     layer = nn.Linear(8, 8)
     layer.register_forward_hook(lambda module, args, out: out * 100)
-    quantized = codtdq.quantize(nn.Sequential(layer), "w8a8")
+    quantized = simulate(nn.Sequential(layer), "w8a8")
     x = torch.randn(2, 8)
     assert torch.allclose(quantized(x), layer(x), atol=3.0) and quantized(x).abs().max() > 5
 
@@ -44,7 +45,7 @@ def test_a_replaced_forward_is_left_alone():
     model[1].forward = lambda x: x + 1
     plan = codtdq.plan(model, "cod-tdq")
     assert "replaced" in plan.site("1").reason
-    quantized = codtdq.quantize(model, "w8a8")
+    quantized = simulate(model, "w8a8")
     assert not isinstance(quantized[1], QuantLinear)
 
 
@@ -63,7 +64,7 @@ class Tied(nn.Module):
 def test_tied_weights_of_the_caller_are_not_touched(tmp_path):
     model = Tied()
     before = copy.deepcopy(model.state_dict())
-    quantized = codtdq.quantize(model, "cod-tdq")
+    quantized = simulate(model, "cod-tdq")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     totals = codtdq.plan(model, "cod-tdq").totals()
     assert totals["parameters"] == sum(p.numel() for p in model.parameters())
@@ -76,7 +77,7 @@ def test_tied_weights_of_the_caller_are_not_touched(tmp_path):
 
 def test_the_fused_encoder_layer_does_not_bypass_quantization():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
-    quantized = codtdq.quantize(layer, "cod-tdq")
+    quantized = simulate(layer, "cod-tdq")
     calls = []
     quantized.linear1.listener = lambda module, result: calls.append(result.step.shape)
     with torch.no_grad():
@@ -85,8 +86,8 @@ def test_the_fused_encoder_layer_does_not_bypass_quantization():
 
 
 def test_load_state_dict_renews_the_cached_weight():
-    one = codtdq.quantize(nn.Linear(32, 8), "cod-tdq")
-    two = codtdq.quantize(nn.Linear(32, 8), "cod-tdq")
+    one = simulate(nn.Linear(32, 8), "cod-tdq")
+    two = simulate(nn.Linear(32, 8), "cod-tdq")
     two.load_state_dict(one.state_dict())
     x = torch.randn(4, 32)
     assert torch.equal(one(x), two(x))
@@ -96,7 +97,7 @@ def test_load_state_dict_renews_the_cached_weight():
 def test_casting_a_model_keeps_scales_exact(dtype):
     module = nn.Sequential(nn.Linear(64, 8))
     config = codtdq.preset("per-tensor")
-    model = codtdq.quantize(module, config, calibration=[torch.full((1, 64), 1e6)])
+    model = simulate(module, config, calibration=[torch.full((1, 64), 1e6)])
     cast = copy.deepcopy(model).to(dtype)
     assert cast[0].weight_scale.dtype is torch.float32
     assert torch.equal(cast[0].act_radius, model[0].act_radius)
@@ -108,13 +109,13 @@ def test_casting_a_model_keeps_scales_exact(dtype):
 
 
 def test_a_model_in_bf16_keeps_its_visible_weight_dtype():
-    model = codtdq.quantize(nn.Sequential(nn.Conv2d(3, 8, 3)).bfloat16(), "cod-tdq")
+    model = simulate(nn.Sequential(nn.Conv2d(3, 8, 3)).bfloat16(), "cod-tdq")
     x = torch.randn(1, 3, 8, 8)
     assert model(x.to(model[0].weight.dtype)).dtype is torch.bfloat16
 
 
 def test_convolutions_keep_the_memory_layout_of_their_input():
-    conv = codtdq.quantize(nn.Conv2d(8, 4, 3, padding=1), "cod-tdq")
+    conv = simulate(nn.Conv2d(8, 4, 3, padding=1), "cod-tdq")
     x = torch.randn(2, 8, 6, 6)
     assert conv(x).view(2, -1).shape == (2, 144)
     channels_last = conv(x.to(memory_format=torch.channels_last))
@@ -127,7 +128,7 @@ def test_operators_take_their_input_by_name():
         (nn.Linear(8, 4), torch.randn(2, 8)),
         (nn.Conv1d(8, 4, 3), torch.randn(2, 8, 5)),
     ):
-        quantized = codtdq.quantize(module, "cod-tdq")
+        quantized = simulate(module, "cod-tdq")
         assert torch.equal(quantized(input=x), quantized(x))
     with codtdq.CalibrationContext(seq := nn.Sequential(nn.Linear(8, 4))) as stats:
         seq[0](input=torch.randn(2, 8))
@@ -138,12 +139,12 @@ def test_operators_take_their_input_by_name():
 def test_frozen_parts_of_a_model_in_training_stay_frozen():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
     model[1].eval()
-    codtdq.quantize(model, "per-tensor", calibration=[torch.randn(2, 3, 8, 8)])
+    simulate(model, "per-tensor", calibration=[torch.randn(2, 3, 8, 8)])
     assert model.training and not model[1].training
 
 
 def test_loading_into_the_wrong_thing_changes_nothing(tmp_path):
-    model = codtdq.quantize(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
+    model = simulate(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
     path = codtdq.save(model, tmp_path / "m")
     with pytest.raises(CheckpointError, match="quantized already"):
         codtdq.load(path, model=model, backend="reference")
@@ -155,7 +156,7 @@ def test_loading_into_the_wrong_thing_changes_nothing(tmp_path):
 
 
 def test_a_skeleton_without_data_can_be_loaded_into(tmp_path):
-    model = codtdq.quantize(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
+    model = simulate(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
     path = codtdq.save(model, tmp_path / "m")
     with torch.device("meta"):
         skeleton = nn.Sequential(nn.Linear(32, 8))
@@ -164,7 +165,7 @@ def test_a_skeleton_without_data_can_be_loaded_into(tmp_path):
 
 
 def test_a_single_operator_can_be_saved_and_loaded(tmp_path):
-    layer = codtdq.quantize(nn.Linear(32, 8), "cod-tdq")
+    layer = simulate(nn.Linear(32, 8), "cod-tdq")
     path = codtdq.save(layer, tmp_path / "m")
     x = torch.randn(2, 32)
     assert torch.equal(codtdq.load(path, model=nn.Linear(32, 8), backend="reference")(x), layer(x))
@@ -178,7 +179,7 @@ def test_names_with_a_hash_sign_survive(tmp_path):
         model.forward_ = None
         return model
 
-    path = codtdq.save(codtdq.quantize(build(), "cod-tdq"), tmp_path / "m")
+    path = codtdq.save(simulate(build(), "cod-tdq"), tmp_path / "m")
     restored = codtdq.load(path, model=build(), backend="reference")
     assert torch.equal(restored.get_buffer("i#narrow"), torch.arange(100))
 
@@ -186,8 +187,8 @@ def test_names_with_a_hash_sign_survive(tmp_path):
 def test_a_crash_between_the_two_files_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     import os
 
-    first = codtdq.quantize(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
-    second = codtdq.quantize(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
+    first = simulate(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
+    second = simulate(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
     path, x, replace = tmp_path / "m", torch.randn(2, 32), os.replace
     for crash_at, survivor in ((1, first), (2, first), (3, second)):
         codtdq.save(first, path)
@@ -236,17 +237,17 @@ def test_misuse_is_a_one_line_config_error(call):
 @pytest.mark.parametrize("batches", [5, torch.randn(2, 8), [torch.randn(2, 9)], [None]])
 def test_unusable_calibration_is_a_one_line_error(batches):
     with pytest.raises(CalibrationError) as error:
-        codtdq.quantize(nn.Sequential(nn.Linear(8, 8)), "per-tensor", calibration=batches)
+        simulate(nn.Sequential(nn.Linear(8, 8)), "per-tensor", calibration=batches)
     assert "\n" not in str(error.value)
 
 
 def test_unsaveable_state_is_a_one_line_error(tmp_path):
     model = nn.Sequential(nn.Linear(8, 8))
     model.register_buffer("waves", torch.zeros(3, dtype=torch.complex64))
-    quantized = codtdq.quantize(model, "cod-tdq")
+    quantized = simulate(model, "cod-tdq")
     with pytest.raises(CheckpointError, match="waves"):
         codtdq.save(quantized, tmp_path / "m")
     (tmp_path / "file").write_text("x")
-    plain = codtdq.quantize(nn.Sequential(nn.Linear(8, 8)), "cod-tdq")
+    plain = simulate(nn.Sequential(nn.Linear(8, 8)), "cod-tdq")
     with pytest.raises(CheckpointError, match="cannot write"):
         codtdq.save(plain, tmp_path / "file" / "below")

@@ -5,6 +5,7 @@ from torch import nn
 
 import codtdq
 from codtdq.numerics import quantize
+from small_nets import simulate
 
 CONVS = {
     "plain": lambda: nn.Conv2d(5, 6, 3),
@@ -43,11 +44,11 @@ def test_conv2d_computes_on_dequantized_values(make, mode):
     module = make()
     x = torch.randn(2, module.in_channels, 9, 7)
     modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), mode)
-    quantized = codtdq.quantize(module, codtdq.preset("cod-tdq", act_modes=modes))
+    quantized = simulate(module, codtdq.preset("cod-tdq", act_modes=modes))
     with torch.no_grad():
         assert torch.equal(quantized(x), simulated(module, quantized, x))
         assert quantized(x).shape == module(x).shape
-        single = codtdq.quantize(module, codtdq.preset("w8a8"))
+        single = simulate(module, codtdq.preset("w8a8"))
         assert torch.allclose(single(x), module(x), atol=0.1)
         assert quantized(x[0]).shape == module(x[0]).shape  # unbatched
 
@@ -57,10 +58,10 @@ def test_conv1d_computes_on_dequantized_values(make):
     torch.manual_seed(0)
     module = make()
     x = torch.randn(2, module.in_channels, 9)
-    quantized = codtdq.quantize(module, "cod-tdq")
+    quantized = simulate(module, "cod-tdq")
     with torch.no_grad():
         assert torch.equal(quantized(x), simulated(module, quantized, x))
-        assert torch.allclose(codtdq.quantize(module, "w8a8")(x), module(x), atol=0.1)
+        assert torch.allclose(simulate(module, "w8a8")(x), module(x), atol=0.1)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 31, 33, 64])
@@ -68,13 +69,13 @@ def test_linear_computes_on_dequantized_values(channels):
     torch.manual_seed(0)
     module = nn.Linear(channels, 7)
     x = torch.randn(2, 3, 4, channels)
-    quantized = codtdq.quantize(module, "cod-tdq")
+    quantized = simulate(module, "cod-tdq")
     with torch.no_grad():
         assert torch.equal(quantized(x), simulated(module, quantized, x))
 
 
 def test_state_is_buffers_and_moves_with_the_module():
-    layer = codtdq.quantize(nn.Linear(33, 5), "cod-tdq")
+    layer = simulate(nn.Linear(33, 5), "cod-tdq")
     assert set(layer.state_dict()) == {"weight_packed", "weight_scale", "bias"}
     assert layer.weight_packed.dtype is torch.uint8
     assert isinstance(layer, nn.Linear) and layer.in_features == 33
@@ -82,7 +83,7 @@ def test_state_is_buffers_and_moves_with_the_module():
 
 
 def test_an_uncached_weight_gives_the_same_result():
-    layer = codtdq.quantize(nn.Linear(64, 32), "cod-tdq")
+    layer = simulate(nn.Linear(64, 32), "cod-tdq")
     x = torch.randn(4, 64)
     with torch.no_grad():
         before = layer(x)
@@ -93,14 +94,14 @@ def test_an_uncached_weight_gives_the_same_result():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_output_has_the_dtype_of_the_input(dtype):
-    layer = codtdq.quantize(nn.Linear(64, 32), "cod-tdq")
+    layer = simulate(nn.Linear(64, 32), "cod-tdq")
     assert layer(torch.randn(4, 64).to(dtype)).dtype is dtype
 
 
 def test_fp16_compute_rounds_to_half():
     module = nn.Linear(64, 32)
     x = torch.randn(4, 64)
-    half = codtdq.quantize(module, codtdq.preset("cod-tdq", compute_dtype="fp16"))
+    half = simulate(module, codtdq.preset("cod-tdq", compute_dtype="fp16"))
     with torch.no_grad():
         expected = F.linear(
             half.quantize_input(x).x_hat.half(), half.weight.half(), half.bias.half()
@@ -110,7 +111,7 @@ def test_fp16_compute_rounds_to_half():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_reaches_the_output(bad):
-    layer = codtdq.quantize(nn.Linear(64, 8), "cod-tdq")
+    layer = simulate(nn.Linear(64, 8), "cod-tdq")
     x = torch.randn(3, 64)
     x[1, 5] = bad
     y = layer(x)
@@ -118,7 +119,7 @@ def test_nan_reaches_the_output(bad):
 
 
 def test_listener_sees_every_quantization():
-    layer = codtdq.quantize(nn.Linear(64, 8), "cod-tdq")
+    layer = simulate(nn.Linear(64, 8), "cod-tdq")
     seen = []
     layer.listener = lambda module, result: seen.append((module, result.step.shape))
     layer(torch.randn(3, 64))

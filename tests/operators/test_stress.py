@@ -9,7 +9,7 @@ import codtdq
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.lab.stress import plant_outliers
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
-from codtdq.operators.simulated import input_tokens
+from codtdq.operators.tokens import input_tokens
 from codtdq.planning.trace import trace
 from small_nets import images, small_net
 

@@ -6,8 +6,8 @@ import torch
 
 import codtdq
 from codtdq.errors import ConfigError
-from codtdq.planning.config import KINDS, field_names
-from small_nets import images, small_net
+from codtdq.planning.cod_tdq_config import KINDS, CodTdqConfig
+from small_nets import images, simulate, small_net
 
 # For every field: a config in which it matters, and the change that must show.
 CHANGES = {
@@ -46,13 +46,13 @@ CHANGES = {
 
 def outputs(config, dtype):
     batches = [images(2, seed=s) * (s + 1) for s in range(3)]
-    model = codtdq.quantize(small_net(), config, calibration=batches).to(dtype)
+    model = simulate(small_net(), config, calibration=batches).to(dtype)
     with torch.no_grad():
         return model(images().to(dtype)).float()
 
 
 def test_every_field_is_covered():
-    assert set(CHANGES) == set(field_names())
+    assert set(CHANGES) == set(CodTdqConfig.field_names())
 
 
 @pytest.mark.parametrize("field", CHANGES)
@@ -76,20 +76,20 @@ def test_json_round_trip_keeps_every_field(field, tmp_path):
     config = codtdq.preset(start.pop("preset", "cod-tdq"), **start).replace(**{field: value})
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config.to_dict()))
-    assert codtdq.QuantConfig.from_json(path) == config
+    assert codtdq.CodTdqConfig.from_json(path) == config
     assert hash(config.replace(layer_overrides={})) is not None
 
 
 @pytest.mark.parametrize("name", codtdq.list_presets())
 def test_presets_round_trip(name):
     config = codtdq.preset(name)
-    assert codtdq.QuantConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert codtdq.CodTdqConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert config.name == name
 
 
 def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        codtdq.QuantConfig().tau = 2.0
+        codtdq.CodTdqConfig().tau = 2.0
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_config_is_frozen():
 )
 def test_bad_configs_are_one_line_errors(data, message):
     with pytest.raises(ConfigError, match=message) as error:
-        codtdq.QuantConfig.from_dict(data)
+        codtdq.CodTdqConfig.from_dict(data)
     assert "\n" not in str(error.value)
 
 
@@ -134,6 +134,6 @@ def test_broken_config_files_are_one_line_errors(tmp_path, text):
     path = tmp_path / "c.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"c\.json"):
-        codtdq.QuantConfig.from_json(path)
+        codtdq.CodTdqConfig.from_json(path)
     with pytest.raises(ConfigError, match="cannot read"):
-        codtdq.QuantConfig.from_json(tmp_path / "none.json")
+        codtdq.CodTdqConfig.from_json(tmp_path / "none.json")

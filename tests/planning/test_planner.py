@@ -4,7 +4,7 @@ from torch import nn
 
 import codtdq
 from codtdq.errors import ConfigError
-from small_nets import images, small_net
+from small_nets import images, simulate, small_net
 
 
 def test_plan_lists_every_operator_with_its_role():
@@ -191,7 +191,7 @@ def test_what_cannot_be_quantized_says_why_and_still_works():
     assert "float: OwnForward overrides forward" in str(exact)
     assert plan.totals()["parameters"] == sum(p.numel() for p in model.parameters())
     x = torch.randn(2, 6, 16)
-    quantized = codtdq.quantize(model, "w8a8")
+    quantized = simulate(model, "w8a8")
     assert torch.allclose(quantized(x), model(x), atol=0.1)
     assert quantized.shared is quantized.first  # a shared module stays shared
 
@@ -202,7 +202,7 @@ def test_a_model_without_operators_is_an_error():
 
 
 def test_a_single_operator_is_a_model_too():
-    layer = codtdq.quantize(nn.Linear(64, 8), "w8a8")
+    layer = simulate(nn.Linear(64, 8), "w8a8")
     assert type(layer).__name__ == "QuantLinear"
 
 

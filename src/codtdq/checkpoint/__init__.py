@@ -1,5 +1,5 @@
-"""One small directory per quantized model: packed, hashed, restored bit for bit."""
+"""Save and load quantized models: packed, hashed, atomic; one format for every method."""
 
-from codtdq.checkpoint.store import load_into, read_header, save_model
+from codtdq.checkpoint.store import FORMAT_VERSION, read_header, restore, save_model
 
-__all__ = ["load_into", "read_header", "save_model"]
+__all__ = ["FORMAT_VERSION", "read_header", "restore", "save_model"]

@@ -7,6 +7,8 @@ An encoded tensor is stored under its name and a suffix that says how to read it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -52,3 +54,9 @@ def decode(name: str, entries: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
     if name + NARROW in entries:
         return entries[name + NARROW].to(dtype)
     return entries[name + VALUES][entries[name + CODES].long()]
+
+
+def stored_shape(name: str, entries: Mapping[str, Tensor]) -> torch.Size:
+    """Shape of the tensor of a name, without decoding it."""
+    stored = next(n for n in (name, name + NARROW, name + CODES) if n in entries)
+    return entries[stored].shape

@@ -1,15 +1,16 @@
-"""Save a quantized model and get it back bit for bit.
+"""Save a quantized model and get it back bit for bit, whatever method made it.
 
-`model.safetensors` holds packed weights and scales under their state-dict names, buffers in
-compact lossless form, and all 8-bit blocks of float parameters in three joined tensors (many tiny
-entries would cost more header than data). `codtdq.json` holds everything else.
+`model.safetensors` holds the buffers of every scheme under their state-dict names, other buffers
+in compact lossless form, and all 8-bit blocks of float parameters in three joined tensors (many
+tiny entries would cost more header than data). `codtdq.json` holds everything else: config, plan,
+the schemes of every operator, and the record of the run.
 """
 
 from __future__ import annotations
 
 import copy
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +19,29 @@ from torch import Tensor, nn
 
 from codtdq._version import __version__
 from codtdq.checkpoint import codecs, files
+from codtdq.declarations import declaration_of
 from codtdq.errors import CheckpointError, CodtdqError
 from codtdq.numerics.floats import BLOCK, BlockFloats
-from codtdq.operators.conversion import (
+from codtdq.operators.conversion import restore_structure
+from codtdq.operators.quantized import quant_operators
+from codtdq.operators.record import (
     RECORD,
     QuantRecord,
-    apply_plan,
     architecture_of,
-    quant_operators,
+    is_quantized,
     record_of,
 )
-from codtdq.planning import QuantConfig, QuantPlan
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import QuantPlan
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FLOATS = ("floats#codes", "floats#low", "floats#step")
+_REQUIRED = {"architecture", "config", "plan", "operators", "run", "floats", "sha256"}
+ConfigReader = Callable[[Mapping[str, Any]], QuantConfig]
 
 
-def save_model(
-    model: nn.Module, directory: str | Path, *, extra: Mapping[str, Any] | None = None
-) -> Path:
-    """Write a quantized model to a directory; returns the directory.
-
-    extra: further entries of the JSON file, e.g. the record of a benchmark method.
-    """
+def save_model(model: nn.Module, directory: str | Path) -> Path:
+    """Write a quantized model to a directory; returns the directory."""
     record = record_of(model)
     directory = Path(directory)
     state = model.state_dict()
@@ -53,7 +54,7 @@ def save_model(
         first = seen.setdefault(_identity(tensor), name)
         if first != name:
             aliases[name] = first  # tied tensors are stored once
-        elif name not in floats:
+        elif name not in floats and tensor.numel():
             tensors.update(codecs.encode(name, tensor.cpu()))
     tensors.update(_join(floats))
     meta = {
@@ -63,9 +64,17 @@ def save_model(
         "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
         "config": record.plan.config.to_dict(),
         "plan": record.plan.to_dict(),
+        "operators": {
+            name: {
+                "input": operator.input_scheme.record(),
+                "weight": operator.weight_scheme.record(),
+                "bias": operator.bias is not None,
+            }
+            for name, operator in quant_operators(model).items()
+        },
+        "run": record.run(),
         "floats": {name: list(block.shape) for name, block in floats.items()},
         "aliases": aliases,
-        **(extra or {}),
     }
     files.write(directory, {k: v.clone() for k, v in tensors.items()}, meta)
     return directory
@@ -83,47 +92,93 @@ def _check_header(meta: Mapping[str, Any], directory: Path) -> None:
     version = meta.get("format")
     if type(version) is not int or version < 1:
         raise CheckpointError(f"{directory / files.META} has no format version")
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
+        newer = version > FORMAT_VERSION
         raise CheckpointError(
-            f"{directory} has format version {version}; this codtdq {__version__} reads up to "
-            f"{FORMAT_VERSION}: upgrade codtdq"
+            f"{directory} has format version {version}; this codtdq {__version__} reads "
+            f"{FORMAT_VERSION}: {'upgrade codtdq' if newer else 'quantize the model again'}"
         )
-    missing = {"architecture", "config", "plan", "floats", "sha256"} - set(meta)
+    missing = _REQUIRED - set(meta)
     if missing:
         raise CheckpointError(f"{directory / files.META} lacks {', '.join(sorted(missing))}")
 
 
-def load_into(
-    skeleton: nn.Module, directory: str | Path, *, cache_weights: bool = True
-) -> nn.Module:
-    """Turn a float model of the right architecture into the saved quantized one, in place.
+def restore(skeleton: nn.Module, directory: str | Path, read_config: ConfigReader) -> nn.Module:
+    """The saved model, built from a float one of the right architecture, which stays as it is.
 
-    cache_weights: keep dequantized weights beside the packed ones; False trades speed for memory.
+    read_config: turns the stored fields into a config, whatever method they belong to.
     """
     directory = Path(directory)
-    if isinstance(getattr(skeleton, RECORD, None), QuantRecord):
+    if is_quantized(skeleton):
         raise CheckpointError("the given model is quantized already; pass a float one")
-    meta = read_header(directory)
+    meta, entries = files.read(directory)
+    _check_header(meta, directory)
     found, wanted = architecture_of(skeleton), meta["architecture"]
     if not _same_architecture(found, wanted):
         raise CheckpointError(f"{directory} holds a {wanted!r}; the given model is a {found!r}")
-    meta, entries = files.read(directory)
-    _check_header(meta, directory)
-    plan = _read_plan(meta, directory)
+    plan = _read_plan(meta, directory, read_config)
     try:
         floats = _split(meta["floats"], entries, directory)
-        loaded = _resolve(_structure(skeleton, plan), entries, floats, meta, directory)
+        model = _structure(skeleton, plan, meta["operators"], entries)
+        loaded = _resolve(dict(model.state_dict()), entries, floats, meta, directory)
+        record = QuantRecord(plan, meta["architecture"], floats=floats, **meta["run"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         text = " ".join(str(error).split())
         raise CheckpointError(f"{directory} is damaged: {type(error).__name__} {text}") from error
-    # Everything fits: only now is the given model changed.
-    apply_plan(skeleton, plan, empty=True)
-    on_meta = any(p.is_meta for p in skeleton.parameters())
-    skeleton.load_state_dict(loaded, assign=on_meta)
-    for operator in quant_operators(skeleton).values():
-        operator.refresh(cache=cache_weights)
-    setattr(skeleton, RECORD, QuantRecord(plan, meta["architecture"], floats))
-    return skeleton.eval()
+    model.load_state_dict(loaded, assign=True)
+    _check_complete(model, directory)
+    setattr(model, RECORD, record)
+    return model.eval().requires_grad_(False)
+
+
+def _structure(
+    skeleton: nn.Module,
+    plan: QuantPlan,
+    operators: Mapping[str, Any],
+    entries: Mapping[str, Tensor],
+) -> nn.Module:
+    """A copy of the float model without data, with the quantized operators of the file."""
+    memo: dict[int, Any] = {}
+    for tensor in [*skeleton.parameters(), *_persistent(skeleton)]:
+        blank = tensor.detach().to("meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(blank, requires_grad=False) if is_parameter else blank
+    model = copy.deepcopy(skeleton, memo)
+    restore_structure(model, plan, operators)
+    _add_buffers(model, entries)
+    return model
+
+
+def _persistent(model: nn.Module) -> list[Tensor]:
+    """Buffers that a state dict holds; others keep their values."""
+    return [
+        buffer
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    ]
+
+
+def _add_buffers(model: nn.Module, entries: Mapping[str, Tensor]) -> None:
+    """Make room for what only the file knows: the length of a scheme's vectors, and a buffer that a
+    method may add to a module which declares it (the padding behind a norm that was shifted).
+    """
+    for name in codecs.entry_names(set(entries)):
+        path, _, leaf = name.rpartition(".")
+        owner = model.get_submodule(path)
+        known = owner._buffers.get(leaf)
+        shape = codecs.stored_shape(name, entries)
+        inside = ".input_scheme" in path or ".weight_scheme" in path
+        if known is not None and inside and known.numel() <= 1 and known.shape != shape:
+            owner.register_buffer(leaf, known.new_empty(shape, device="meta"))
+        elif known is None and leaf in declaration_of(owner).fold_padding.values():
+            owner.register_buffer(leaf, torch.empty(shape, device="meta"))
+
+
+def _check_complete(model: nn.Module, directory: Path) -> None:
+    empty = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
+    if empty:
+        raise CheckpointError(f"{directory}: {', '.join(empty[:3])} got no values")
 
 
 def _same_architecture(found: str, wanted: str) -> bool:
@@ -134,22 +189,9 @@ def _same_architecture(found: str, wanted: str) -> bool:
     return len(short) == 1 and "__main__" in (found.partition(".")[0], wanted.partition(".")[0])
 
 
-def _structure(skeleton: nn.Module, plan: QuantPlan) -> dict[str, Tensor]:
-    """Names, shapes and dtypes of the quantized state, worked out on a copy without data."""
-    tensors = [*skeleton.parameters(), *skeleton.buffers()]
-    memo: dict[int, Any] = {}
-    for tensor in tensors:
-        blank = tensor.detach().to("meta")
-        is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(blank, requires_grad=False) if is_parameter else blank
-    twin = copy.deepcopy(skeleton, memo)
-    apply_plan(twin, plan, empty=True)
-    return dict(twin.state_dict())
-
-
-def _read_plan(meta: Mapping[str, Any], directory: Path) -> QuantPlan:
+def _read_plan(meta: Mapping[str, Any], directory: Path, read_config: ConfigReader) -> QuantPlan:
     try:
-        return QuantPlan.from_dict(meta["plan"], QuantConfig.from_dict(meta["config"]))
+        return QuantPlan.from_dict(meta["plan"], read_config(meta["config"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{directory / files.META} is damaged: {error!r}") from error
     except CodtdqError as error:
@@ -166,7 +208,8 @@ def _resolve(
     """The stored tensor for every name of the state, checked for shape and kind."""
     aliases: dict[str, str] = dict(meta.get("aliases") or {})
     stored = codecs.entry_names(set(entries)) | set(floats) | set(aliases)
-    missing, extra = sorted(set(state) - stored), sorted(stored - set(state))
+    needed = {name for name, tensor in state.items() if tensor.numel()}
+    missing, extra = sorted(needed - stored), sorted(stored - set(state))
     if missing or extra:
         raise CheckpointError(
             f"{directory} does not fit the model: {len(missing)} keys missing "
@@ -176,6 +219,9 @@ def _resolve(
     loaded: dict[str, Tensor] = {}
     for name, target in state.items():
         source = aliases.get(name, name)
+        if not target.numel() and source not in stored:
+            loaded[name] = torch.empty(target.shape, dtype=target.dtype)
+            continue
         if source in floats:
             value = floats[source].decode()
         else:

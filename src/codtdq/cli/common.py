@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from codtdq.planning.presets import PRESETS
-
 if TYPE_CHECKING:
     from torch import nn
 
 DEFAULT_MODEL = "cfrn-small"
+DEFAULT_METHOD = "cod-tdq-plus"  # as in Python
 DEFAULT_DATASET = "camosynth"
 
 
@@ -54,38 +53,39 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(
-    parser: argparse.ArgumentParser, default: str | None, *, methods: bool = True,
-    default_method: str | None = None,
-) -> None:  # fmt: skip
-    """`--preset`, `--config`, `--set`, `--overrides`, and `--method` with its budget and seed.
+    parser: argparse.ArgumentParser, default: str | None, *, learns: bool = True
+) -> None:
+    """`--method` (also `--preset`), `--config`, `--set`, `--overrides`, `--budget`, `--seed`.
 
-    default_method: what is done where none of them is given; `default` is then the setting that
-    `--set` and `--overrides` change.
+    default: the setting where none is given; None: the model stays as it is.
+    learns: whether the verb carries a method out, so that budget and seed mean something.
     """
-    meant = default if default_method is None else f"none; {default} where --set changes it"
+    meant = "" if default is None else f" (default {default})"
     parser.add_argument(
-        "--preset", choices=list(PRESETS), default=None, metavar="P",
-        help=f"named setting (default {meant}); see `codtdq list presets`",
-    )  # fmt: skip
-    parser.add_argument("--config", metavar="FILE", help="JSON file of QuantConfig fields")
+        "--method",
+        "--preset",
+        dest="method",
+        metavar="NAME",
+        help=f"method, preset or variant{meant}; see `codtdq list methods`",
+    )
+    parser.add_argument("--config", metavar="FILE", help="JSON file of a config, of any method")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=JSON",
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=JSON",
         help="change one field of the setting, e.g. --set zero_ratio=0.4",
-    )  # fmt: skip
+    )
     parser.add_argument("--overrides", metavar="FILE", help="JSON file of per-layer overrides")
-    if methods:
+    if learns:
         parser.add_argument(
-            "--method", metavar="NAME",
-            help="a method of the benchmark instead of a preset"
-            + (f" (default {default_method})" if default_method else "")
-            + "; see `codtdq list methods`",
-        )  # fmt: skip
-        parser.add_argument(
-            "--budget", choices=["fast", "paper"], default="fast",
+            "--budget",
+            choices=["fast", "paper"],
+            default="fast",
             help="optimisation steps of methods that reconstruct (default fast)",
-        )  # fmt: skip
+        )
         parser.add_argument("--seed", type=int, default=0, help="random seed of the method")
-    parser.set_defaults(default_preset=default, default_method=default_method)
+    parser.set_defaults(default_method=default)
 
 
 def add_calibration(parser: argparse.ArgumentParser) -> None:
@@ -147,27 +147,29 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
 
     state_dir: where a method that takes long keeps what it has finished.
     """
-    from codtdq.errors import ConfigError
-    from codtdq.resolve import method_for, open_config, open_model, quantize_for
+    from codtdq.resolve import open_config, open_model, quantize_for
 
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    root = getattr(args, "data", None)  # predict has no benchmarks
-    method = args.method
-    if method is None and not (args.preset or args.config or args.set or args.overrides):
-        method = args.default_method
-    if method is not None:
-        if args.preset or args.config or args.overrides:
-            raise ConfigError("--method excludes --preset, --config and --overrides; use --set")
-        return method_for(
-            model, method, changes=args.set, dataset=args.calibration, root=root,
-            count=args.calibration_images, seed=args.seed, budget=args.budget, state_dir=state_dir,
-        )  # fmt: skip
-    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
-                         overrides=args.overrides, default=args.default_preset)  # fmt: skip
+    config = open_config(
+        model,
+        name=args.method,
+        file=args.config,
+        changes=args.set,
+        overrides=args.overrides,
+        default=args.default_method,
+    )
     if config is None:
         return model
     return quantize_for(
-        model, config, dataset=args.calibration, root=root, count=args.calibration_images
+        model,
+        config,
+        dataset=args.calibration,
+        root=getattr(args, "data", None),  # predict has no benchmarks
+        count=args.calibration_images,
+        seed=args.seed,
+        budget=args.budget,
+        state_dir=state_dir,
+        backend=getattr(args, "backend", None) or "auto",
     )
 
 

@@ -6,12 +6,10 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from codtdq.cli.common import add_config, add_model, print_json, table, verb
-from codtdq.errors import ConfigError
+from codtdq.cli.common import DEFAULT_METHOD, add_config, add_model, print_json, table, verb
 
 if TYPE_CHECKING:
-    from codtdq.engine.choose import BackendRecord
-    from codtdq.methods.outline import Outline
+    from codtdq.engine import BackendRecord
 
 
 def register(verbs: Any) -> None:
@@ -25,11 +23,7 @@ def register(verbs: Any) -> None:
          "--method cod-tdq-plus"],
     )  # fmt: skip
     add_model(parser, packed=False)
-    add_config(parser, "cod-tdq", methods=False)
-    parser.add_argument(
-        "--method", metavar="NAME", help="a method whose formats are known beforehand, instead "
-        "of a preset: cod-tdq-plus; --set changes its config",
-    )  # fmt: skip
+    add_config(parser, DEFAULT_METHOD, learns=False)
     parser.set_defaults(run=run_plan)
 
 
@@ -47,51 +41,39 @@ def run_list(args: argparse.Namespace) -> None:
 
 def run_plan(args: argparse.Namespace) -> None:
     """Print a plan. Weights are not needed, only shapes."""
-    from codtdq.api import plan
-    from codtdq.engine import foresee
+    from codtdq.api import blank_image
+    from codtdq.engine import predict_backend
+    from codtdq.methods import outline
     from codtdq.models import build_model
-    from codtdq.resolve import open_config, outline_for
+    from codtdq.resolve import open_config
 
     model = build_model(args.model)
-    if args.method is not None:
-        if args.preset or args.config or args.overrides:
-            raise ConfigError("--method excludes --preset, --config and --overrides")
-        _print_outline(args, outline_for(model, args.method, args.set))
-        return
-    config = open_config(model, name=args.preset, file=args.config, changes=args.set,
-                         overrides=args.overrides, default=args.default_preset)  # fmt: skip
+    config = open_config(
+        model,
+        name=args.method,
+        file=args.config,
+        changes=args.set,
+        overrides=args.overrides,
+        default=args.default_method,
+    )
     assert config is not None
-    found = plan(model, config)
-    backend = foresee(model, found)
+    found, sketched = outline(model, config, blank_image(model))
+    backend = None if sketched is None else predict_backend(sketched)
     if args.json:
-        print_json({"model": args.model, "config": config.to_dict(), **found.to_dict(),
-                    "backend": backend.to_dict()})  # fmt: skip
+        print_json(
+            {
+                "model": args.model,
+                "config": config.to_dict(),
+                **found.to_dict(),
+                "backend": None if backend is None else backend.to_dict(),
+            }
+        )
         return
     print(found)
-    _print_backend(backend)
-
-
-def _print_outline(args: argparse.Namespace, found: Outline) -> None:
-    from codtdq.engine.choose import foresee_operators
-
-    backend = foresee_operators(found.model)
-    if args.json:
-        print_json({"model": args.model, **found.to_dict(), "backend": backend.to_dict()})
-        return
-    print(table(
-        ["operator", "type", "role", "shape", "weights", "activations"],
-        [[row.name, row.type, row.role, "x".join(map(str, row.shape)),
-          f"{row.weights} {row.weight_bits:.2f}", f"{row.activations} {row.act_bits:.2f}"]
-         for row in found.rows],
-    ))  # fmt: skip
-    print(f"\nmethod        {found.method}")
-    print(f"operators     {len(found.rows)} quantized")
-    print(f"size          {found.packed_bytes / 2**20:.2f} MiB of packed weights, "
-          f"{found.fp32_bytes / 2**20:.2f} MiB in FP32")  # fmt: skip
-    print(f"effective     {found.bits['weight']:.2f} bits per quantized weight, "
-          f"{found.bits['activation']:.2f} per quantized activation, scales and zero-points "
-          "included")  # fmt: skip
-    _print_backend(backend)
+    if backend is None:
+        print("backend       known once the method is calibrated: its formats follow from images")
+    else:
+        _print_backend(backend)
 
 
 def _print_backend(backend: BackendRecord) -> None:

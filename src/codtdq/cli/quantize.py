@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.cli.common import (
+    DEFAULT_METHOD,
     add_calibration,
     add_config,
     add_model,
@@ -24,11 +25,11 @@ def register(verbs: Any) -> None:
         verbs, "quantize", "quantize a model and write the packed checkpoint",
         ["--out small-w4a4", "--model cfrn --checkpoint cfrn.pth --calibration photos --out plus",
          "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
-         "--set io_correction=bias --calibration my-images --out corrected"],
+         "--preset cod-tdq --set io_correction=bias --calibration my-images --out corrected"],
     )  # fmt: skip
     add_model(parser, packed=False)
     add_weights(parser)
-    add_config(parser, "cod-tdq", default_method="cod-tdq-plus")
+    add_config(parser, DEFAULT_METHOD)
     parser.add_argument("--out", required=True, metavar="DIR", help="directory to write")
     parser.add_argument("--resume", action="store_true",
                         help="go on with a calibration that was stopped")  # fmt: skip
@@ -40,6 +41,7 @@ def register(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Quantize, save, and say what became of it."""
     from codtdq.api import save
+    from codtdq.operators.record import describe
 
     # what a stopped calibration has finished; a run that ends well leaves nothing
     unfinished = Path(f"{args.out}.unfinished")
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     path = save(quantized, args.out)
     shutil.rmtree(unfinished, ignore_errors=True)
     size = sum(file.stat().st_size for file in Path(path).iterdir())
-    summary = {"out": str(path), "bytes": size, **_describe(quantized)}
+    summary = {"out": str(path), "bytes": size, **describe(quantized)}
     if args.json:
         print_json(summary)
         return
@@ -58,18 +60,5 @@ def run(args: argparse.Namespace) -> None:
         f"operators quantized, {size / 2**20:.2f} MiB "
         f"({summary['fp32_bytes'] / size:.2f}x smaller than FP32)"
     )
-    if "bits" in summary:  # of a method, with scales and zero-points
-        bits = summary["bits"]
-        print(f"bits per value: weights {bits['weight']:.2f}, activations {bits['activation']:.2f}")
-
-
-def _describe(model: Any) -> dict[str, Any]:
-    """Name, config and totals, from the plan of a preset or the record of a method."""
-    from codtdq.methods.apply import describe
-    from codtdq.operators import record_of
-    from codtdq.operators.conversion import RECORD
-
-    if not hasattr(model, RECORD):
-        return describe(model)
-    plan = record_of(model).plan
-    return {"name": plan.config.name, "config": plan.config.to_dict(), **plan.totals()}
+    bits = summary["bits"]
+    print(f"bits per value: weights {bits['weight']:.2f}, activations {bits['activation']:.2f}")

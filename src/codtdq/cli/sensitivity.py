@@ -38,7 +38,7 @@ def register(verbs: Any) -> None:
     add_weights(parser)
     parser.add_argument("--method", "--preset", dest="method", metavar="P",
                         help="named setting (default cod-tdq)")  # fmt: skip
-    parser.add_argument("--config", metavar="FILE", help="JSON file of QuantConfig fields instead")
+    parser.add_argument("--config", metavar="FILE", help="JSON file of CodTdqConfig fields instead")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=JSON",
                         help="change one field of the setting")  # fmt: skip
     parser.add_argument("--by", choices=["layer", "role"], default="layer",

@@ -1,8 +1,8 @@
-"""Who executes a quantized model: the simulated reference, or the native engine."""
+"""Who executes a quantized model: the simulated reference, or a backend."""
 
-from codtdq.engine.choose import BACKENDS, BackendRecord, backend_of, foresee, use_backend
 from codtdq.engine.cpu.simulation import offer_twins
+from codtdq.engine.use import BACKENDS, BackendRecord, backend_of, predict_backend, use_backend
 
 offer_twins()
 
-__all__ = ["BACKENDS", "BackendRecord", "backend_of", "foresee", "use_backend"]
+__all__ = ["BACKENDS", "BackendRecord", "backend_of", "predict_backend", "use_backend"]

@@ -24,7 +24,7 @@ def float_operators(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def take_over(model: nn.Module) -> tuple[str, ...]:
+def take_float_operators(model: nn.Module) -> tuple[str, ...]:
     """Let the engine compute them; returns their names."""
     found = float_operators(model)
     for module in found.values():
@@ -32,8 +32,8 @@ def take_over(model: nn.Module) -> tuple[str, ...]:
     return tuple(found)
 
 
-def give_back(model: nn.Module) -> None:
-    """Undo `take_over`."""
+def release(model: nn.Module) -> None:
+    """Undo `take_float_operators`."""
     for module in float_operators(model).values():
         module.executor = None
 

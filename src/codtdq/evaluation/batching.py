@@ -16,7 +16,8 @@ def batch_size_for(model: nn.Module, wanted: int | None = None) -> int:
     """
     if wanted is not None and wanted < 1:
         raise ConfigError(f"batch size is {wanted}; accepted: 1 or more")
-    shared = [name for name, op in quant_operators(model).items() if _shares_range(op.site)]
+    operators = quant_operators(model).items()
+    shared = [name for name, operator in operators if operator.input_scheme.shares_batch]
     if not shared:
         return wanted or DEFAULT_BATCH
     if wanted is not None and wanted > 1:
@@ -25,9 +26,3 @@ def batch_size_for(model: nn.Module, wanted: int | None = None) -> int:
             "dynamic range over the batch; use batch size 1"
         )
     return 1
-
-
-def _shares_range(site: object) -> bool:
-    activation = getattr(site, "activation", None)
-    dynamic = activation is not None and not getattr(site, "static", False)
-    return dynamic and activation.mode != "per_token_group"  # type: ignore[union-attr]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.numerics import ActivationResult
-from codtdq.operators import QuantOperator, SimOperator, quant_operators, sim_operators
+from codtdq.operators import listening, quant_operators
+from codtdq.schemes.inputs import FloatInput
 
 
 @dataclass
@@ -24,26 +25,16 @@ class LayerLoss:
     clip_rate: float = 0.0
     eta: float = 0.0  # step over standard deviation, median over groups
 
-    def add(self, result: ActivationResult) -> None:
-        """Take in one quantized input."""
-        self._average(
-            sqnr_db=result.sqnr_db,
-            zero_mass=result.zero_mass.mean().item(),
-            clip_rate=result.clip_rate.mean().item(),
-            eta=result.eta.median().item(),
-        )
-
-    def add_pair(self, exact: Tensor, x_hat: Tensor) -> None:
-        """Take in one input of a method that has no groups, steps or radii to tell of."""
+    def add(self, exact: Tensor, x_hat: Tensor, statistics: ActivationResult | None) -> None:
+        """Take in one quantized input; a scheme without groups has no steps and radii to tell."""
         noise = (exact - x_hat).double().square().sum()
         power = exact.double().square().sum()
         sqnr = 10 * torch.log10(power / noise.clamp(min=1e-30)).clamp(-300, 300).item()
-        self._average(
-            sqnr_db=sqnr,
-            zero_mass=(x_hat == 0).double().mean().item(),
-            clip_rate=float("nan"),
-            eta=float("nan"),
-        )
+        clip_rate = eta = float("nan")
+        if statistics is not None:
+            clip_rate = statistics.clip_rate.mean().item()
+            eta = statistics.eta.median().item()
+        self._average(sqnr_db=sqnr, zero_mass=zero_mass(exact, x_hat), clip_rate=clip_rate, eta=eta)
 
     def _average(self, **values: float) -> None:
         self.calls += 1
@@ -52,33 +43,29 @@ class LayerLoss:
             setattr(self, field, mean + (value - mean) / self.calls)
 
 
+def zero_mass(exact: Tensor, x_hat: Tensor) -> float:
+    """rho_0: share of the values that are not zero to begin with and become zero (Eq. rho0_def).
+
+    The one meaning for every scheme; 0 where there is no such value.
+    """
+    evidence = exact != 0
+    lost = (evidence & (x_hat == 0)).sum()
+    return (lost / evidence.sum().clamp(min=1)).item()
+
+
 def layer_losses(model: nn.Module, inputs: Iterable[Tensor]) -> list[LayerLoss]:
     """Statistics of every quantized input of a model, the worst (lowest SQNR) first."""
-    operators = {n: op for n, op in quant_operators(model).items() if op.site.activation}
-    losses = {name: LayerLoss(name, op.site.role) for name, op in operators.items()}
-    names: dict[nn.Module, str] = {op: name for name, op in operators.items()}
-    simulated = sim_operators(model)
-    losses |= {name: LayerLoss(name, op.role) for name, op in simulated.items()}
-    names |= {op: name for name, op in simulated.items()}
+    operators = {
+        name: operator
+        for name, operator in quant_operators(model).items()
+        if not isinstance(operator.input_scheme, FloatInput)
+    }
+    losses = {name: LayerLoss(name, operator.role) for name, operator in operators.items()}
 
-    def listen(module: nn.Module, result: ActivationResult) -> None:
-        assert isinstance(module, QuantOperator)
-        losses[names[module]].add(result)
+    def hear(name: str, x: Tensor, x_hat: Tensor, statistics: ActivationResult | None) -> None:
+        losses[name].add(x, x_hat, statistics)
 
-    def listen_to_pair(module: SimOperator, x: Tensor, x_hat: Tensor) -> None:
-        losses[names[module]].add_pair(module.input_quantizer.reference(x), x_hat)
-
-    try:
-        for operator in operators.values():
-            operator.listener = listen
-        for sim in simulated.values():
-            sim.listener = listen_to_pair
-        with torch.inference_mode():
-            for batch in inputs:
-                model(batch)
-    finally:
-        for operator in operators.values():
-            operator.listener = None
-        for sim in simulated.values():
-            sim.listener = None
+    with torch.inference_mode(), listening(operators, hear):
+        for batch in inputs:
+            model(batch)
     return sorted((loss for loss in losses.values() if loss.calls), key=lambda loss: loss.sqnr_db)

@@ -10,7 +10,7 @@ from torch import nn
 
 from codtdq.engine import backend_of
 from codtdq.environment import environment
-from codtdq.operators.conversion import RECORD, QuantRecord, architecture_of
+from codtdq.operators.record import architecture_of, is_quantized, record_of
 
 
 def model_hash(model: nn.Module) -> str:
@@ -25,19 +25,14 @@ def model_hash(model: nn.Module) -> str:
 
 def provenance(model: nn.Module) -> dict[str, Any]:
     """JSON-ready facts about a model and the machine that runs it."""
-    record = getattr(model, RECORD, None)
-    plan = record.plan if isinstance(record, QuantRecord) else None
-    method = getattr(model, "method_record", None)
+    record = record_of(model) if is_quantized(model) else None
     backend = backend_of(model)
-    config = plan.config.to_dict() if plan else None
-    if config is None and method is not None:
-        config = {"name": method.name, **method.config}
     return {
         "model": architecture_of(model),
         "model_sha256": model_hash(model),
-        "config": config,
-        "method": method.to_dict() if method is not None else None,
-        "execution": "fp32" if config is None else backend.execution if backend else "simulated",
+        "config": record.config if record else None,
+        "method": record.to_dict() if record else None,
+        "execution": "fp32" if record is None else backend.execution if backend else "simulated",
         "backend": backend.to_dict() if backend else None,
         "environment": environment(),
     }

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from codtdq.api import preset, quantize
+from codtdq.api import config, quantize
 from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
 from codtdq.engine import backend_of, use_backend
@@ -25,7 +25,7 @@ from codtdq.evaluation import CalibrationImages, LayerLoss, evaluate, layer_loss
 from codtdq.lab.bench.speed.timing import interleaved, speedup
 from codtdq.lab.gallery import Panel, save_gallery
 from codtdq.models import create_model
-from codtdq.resolve import method_for
+from codtdq.resolve import quantize_for
 
 MODELS = ("cfrn-small", "escnet-small")
 PLUS = "cod-tdq-plus"
@@ -99,9 +99,9 @@ def _quantized(model: nn.Module, setting: str) -> nn.Module:
     if setting == "fp32":
         return model
     if setting == PLUS:
-        quantized = method_for(model, PLUS, count=CALIBRATION_IMAGES)
+        quantized = quantize_for(model, config(PLUS, model=model), count=CALIBRATION_IMAGES)
     else:
-        quantized = quantize(model, preset(setting, model=model))
+        quantized = quantize(model, setting, backend="reference")
     use_backend(quantized)
     return quantized
 

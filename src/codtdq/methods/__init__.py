@@ -1,30 +1,30 @@
-"""Every method of the benchmark behind one door: `apply_method(model, name, calibration)`.
+"""Every method behind one door: `quantize_model(model, config, calibration)`.
 
 One file per method, one config dataclass, one `@register_method` line. What methods share lies
 beside them: `workbench` (the model in work), `collect` (bounded calibration statistics), `ranges`
 (range searches), `folding` (moving scales into norms), `reconstruction` (learning block by block).
 """
 
-from codtdq.methods.apply import MethodRecord, apply_method
+from codtdq.methods.quantize import apply_method, outline, quantize_model
 from codtdq.methods.registry import (
-    MethodConfig,
     MethodInfo,
+    config_for,
+    config_from,
     list_methods,
     method_info,
     register_method,
 )
-from codtdq.methods.store import load_method_model, save_method_model
 from codtdq.methods.workbench import Workbench
 
 __all__ = [
-    "MethodConfig",
     "MethodInfo",
-    "MethodRecord",
     "Workbench",
     "apply_method",
+    "config_for",
+    "config_from",
     "list_methods",
-    "load_method_model",
     "method_info",
+    "outline",
+    "quantize_model",
     "register_method",
-    "save_method_model",
 ]

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from codtdq.errors import CheckpointError
 from codtdq.methods.rivals.blocks import Block, tensors_of
 from codtdq.methods.workbench import Workbench
-from codtdq.operators.simulated import SimOperator
-from codtdq.schemes.inputs import build_input_quantizer
-from codtdq.schemes.weights import build_weight_store
+from codtdq.operators.quantized import QuantOperator
+from codtdq.schemes.base import build_input_scheme, build_weight_scheme
 
 
 def fingerprint(bench: Workbench, items: Iterable[Any], facts: dict[str, Any]) -> str:
@@ -60,9 +59,9 @@ class BlockStore:
         operators: dict[str, Any] = {}
         for site in block.sites:
             sim = site.module
-            assert isinstance(sim, SimOperator)
+            assert isinstance(sim, QuantOperator)
             operators[site.name] = {
-                "input": sim.input_quantizer.record(), "weight": sim.weight_store.record(),
+                "input": sim.input_scheme.record(), "weight": sim.weight_scheme.record(),
             }  # fmt: skip
             for part, module in _parts(sim):
                 for leaf, buffer in module.named_buffers():
@@ -92,10 +91,10 @@ class BlockStore:
             return None
         for site in block.sites:
             sim = site.module
-            assert isinstance(sim, SimOperator)
+            assert isinstance(sim, QuantOperator)
             entry = meta["operators"][site.name]
-            sim.input_quantizer = build_input_quantizer(entry["input"])
-            sim.weight_store = build_weight_store(entry["weight"])
+            sim.input_scheme = build_input_scheme(entry["input"])
+            sim.weight_scheme = build_weight_scheme(entry["weight"])
             for part, module in _parts(sim):
                 for leaf, _ in list(module.named_buffers()):
                     owner, _, name = leaf.rpartition(".")
@@ -109,5 +108,5 @@ class BlockStore:
         return self.directory / f"block-{index:04d}.safetensors"
 
 
-def _parts(sim: SimOperator) -> list[tuple[str, nn.Module]]:
-    return [("input", sim.input_quantizer), ("weight", sim.weight_store)]
+def _parts(sim: QuantOperator) -> list[tuple[str, nn.Module]]:
+    return [("input", sim.input_scheme), ("weight", sim.weight_scheme)]

@@ -1,11 +1,22 @@
-"""The presets as methods: references, the paper's ablations, and the paper's method itself."""
+"""The paper's method with its references and ablations: one function, one config each."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from codtdq.methods.registry import FROM_PAPER, OWN, MethodInfo, add_preset_method
+import torch
+from torch import Tensor
+
+from codtdq.errors import CalibrationError
+from codtdq.methods.registry import FROM_PAPER, OWN, Method, MethodInfo, add_method
+from codtdq.methods.workbench import Workbench
+from codtdq.operators.calibration import CalibrationContext, run_calibration
+from codtdq.operators.correction import correct_outputs
+from codtdq.planning.cod_tdq_config import CodTdqConfig
+from codtdq.planning.plan import Site
 from codtdq.planning.presets import PRESETS, preset
+from codtdq.schemes.projected import ProjectedRange
+from codtdq.schemes.symmetric import SymmetricWeight
 
 _PAPER = "When W4A4 Breaks Camouflaged Object Detection, arXiv 2604.16855, 2026"
 _TITLES = {
@@ -39,12 +50,65 @@ def _declare(name: str) -> MethodInfo:
     )
 
 
+def build(bench: Workbench) -> None:
+    """Follow the plan: calibrate what is static, round weights to nearest, correct outputs."""
+    config, plan = bench.config, bench.plan
+    assert isinstance(config, CodTdqConfig) and plan is not None
+    context = CalibrationContext(
+        bench.model, channels=False, pairs=config.io_correction != "none", plan=plan
+    )
+    if config.needs_calibration:
+        assert bench.calibration is not None
+        run_calibration(bench.model, bench.calibration, context)
+    radii = {
+        name: radius.reduced(config.static_reduce, name)
+        for name, radius in context.radii.items()
+        if radius.batches
+    }
+    if context.radii and not radii:
+        raise CalibrationError("the calibration batches reached no operator of the model")
+    for site in plan.quantized:
+        if site.static and site.name not in radii:
+            continue  # released networks carry layers that never run: they stay float
+        weight = inputs = None
+        if site.weight is not None:
+            weight = SymmetricWeight.quantize(_weight_of(bench, site), site.weight)
+        if site.activation is not None:
+            inputs = ProjectedRange.of(site.activation, radii.get(site.name))
+        bench.install(site, inputs=inputs, weight=weight)
+    if config.io_correction != "none":
+        correct_outputs(bench.model, context.pairs, config.io_correction)
+
+
+def _weight_of(bench: Workbench, site: Site) -> Tensor:
+    weight: Tensor = bench.model.get_submodule(site.name).weight  # type: ignore[assignment]
+    return weight
+
+
+def sketch(bench: Workbench) -> None:
+    """Install all schemes, with blank weights and radii."""
+    assert bench.plan is not None
+    for site in bench.plan.quantized:
+        weight = inputs = None
+        if site.weight is not None:
+            weight = SymmetricWeight(site.shape, site.weight.bits, site.weight.group_size)
+        if site.activation is not None:
+            blank = torch.zeros(1 if site.activation.mode == "per_tensor" else site.inputs)
+            inputs = ProjectedRange.of(site.activation, blank if site.static else None)
+        bench.install(site, inputs=inputs, weight=weight, blank=True)
+
+
+def _add(name: str, info: MethodInfo, follows_model: bool) -> None:
+    config = preset(name).replace(name=info.name)
+    add_method(Method(info, config, build, sketch, keeps_weights=True, follows_model=follows_model))
+
+
 for _name in PRESETS:
-    add_preset_method(_name, _declare(_name))
+    _add(_name, _declare(_name), PRESETS[_name].follows_model)
 
 # The step from dstg-only to cod-tdq-guarded changes two things on a model that declares shared
 # ranges (CFRN's convolutions): this one changes the granularity alone.
-add_preset_method(
+_add(
     "dstg-only",
     dataclasses.replace(
         _declare("dstg-only"),

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.workbench import MethodSite, Workbench, count_images
-from codtdq.operators.simulated import input_tokens
+from codtdq.methods.workbench import Workbench, count_images
+from codtdq.operators.tokens import input_tokens
+from codtdq.planning.plan import Site
 from codtdq.progress import track
 
 ROWS_PER_IMAGE = 64
-See = Callable[[MethodSite, Tensor, Tensor], None]  # (site, input, output)
+See = Callable[[Site, Tensor, Tensor], None]  # (site, input, output)
 ROW_VALUES = 1 << 20  # sampled values kept per operator: 4 MB
 
 
@@ -105,7 +106,7 @@ class _Gather:
 
 
 def collect_inputs(
-    bench: Workbench, sites: Iterable[MethodSite] | None = None, *, images: int | None = None
+    bench: Workbench, sites: Iterable[Site] | None = None, *, images: int | None = None
 ) -> dict[str, InputStats]:
     """One pass over the calibration images with hooks on all sites (or some).
 
@@ -115,7 +116,7 @@ def collect_inputs(
     count = images or count_images(bench.calibration)
     gathers = {s.name: _Gather(bench.generator("rows", s.name), count) for s in chosen}
 
-    def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
+    def see(site: Site, x: Tensor, y: Tensor) -> None:
         gathers[site.name].add(input_tokens(site.module, x))
 
     observe(bench, chosen, see, images=images)
@@ -124,7 +125,7 @@ def collect_inputs(
 
 def observe(
     bench: Workbench,
-    sites: Iterable[MethodSite],
+    sites: Iterable[Site],
     see: See,
     *,
     images: int | None = None,
@@ -149,8 +150,8 @@ def observe(
 
 def initialise_in_order(
     bench: Workbench,
-    sites: Iterable[MethodSite],
-    start: Callable[[MethodSite, Tensor], None],
+    sites: Iterable[Site],
+    start: Callable[[Site, Tensor], None],
     batch: Tensor,
 ) -> None:
     """One forward pass in which `start(site, input)` sets up each operator just before it first
@@ -161,7 +162,7 @@ def initialise_in_order(
     for site in sites:
         bench.install(site)  # still float: a class that changes under a running call comes too late
 
-    def hook_for(site: MethodSite) -> Callable[..., None]:
+    def hook_for(site: Site) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             if site.name in waiting:
                 waiting.discard(site.name)
@@ -187,7 +188,7 @@ def run_model(model: nn.Module, batch: Any) -> Any:
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
-def _hook(site: MethodSite, see: See) -> Callable[..., None]:
+def _hook(site: Site, see: See) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
         see(site, (args[0] if args else kwargs["input"]).detach(), output.detach())
 

@@ -13,15 +13,17 @@ from __future__ import annotations
 from torch import Tensor
 
 from codtdq.errors import ConfigError
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
+from codtdq.operators.quantized import QuantOperator
 from codtdq.operators.rescale import (
     obstacle_to_rescaling,
     rescale_inputs,
     rescale_norm,
     takes_shift,
 )
-from codtdq.operators.simulated import SimOperator
-from codtdq.schemes.inputs import InputQuantizer, Rescaled
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import Rescaled
 
 
 def foldable(bench: Workbench, norm: str, *, with_shift: bool = False) -> bool:
@@ -48,18 +50,18 @@ def fold_into_norm(bench: Workbench, norm: str, scale: Tensor, shift: Tensor | N
     return True
 
 
-def can_rescale_at_operator(site: MethodSite, *, with_shift: bool = False) -> bool:
+def can_rescale_at_operator(site: Site, *, with_shift: bool = False) -> bool:
     """Whether an operator can rescale its own input: not by a shift if it pads with zeros."""
     return not with_shift or takes_shift(site.module)
 
 
 def rescale_at_operator(
     bench: Workbench,
-    site: MethodSite,
-    inner: InputQuantizer,
+    site: Site,
+    inner: InputScheme,
     scale: Tensor,
     shift: Tensor | None = None,
-) -> SimOperator:
+) -> QuantOperator:
     """Quantize (x - shift) / scale by `inner`; the operator's weight and bias undo the rescaling.
 
     Exact for every source, padded or not. The weight must still be float; quantize it afterwards.
@@ -70,11 +72,11 @@ def rescale_at_operator(
     return bench.install(site, inputs=Rescaled(inner, scale=scale, shift=shift))
 
 
-def norm_groups(bench: Workbench) -> dict[str, list[MethodSite]]:
+def norm_groups(bench: Workbench) -> dict[str, list[Site]]:
     """The sites that read each exclusive norm, in running order: they share one rescaling."""
     sites = {site.name: site for site in bench.sites}
     return {
-        name: [sites[consumer] for consumer in use.consumers]
+        name: [sites[consumer] for consumer in use.consumers if consumer in sites]
         for name, use in bench.graph.norms.items()
-        if use.exclusive
+        if use.exclusive and any(consumer in sites for consumer in use.consumers)
     }

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from codtdq.errors import ConfigError
-from codtdq.numerics.affine import MAX_BITS, MIN_BITS
+from codtdq.planning.cod_tdq_config import CodTdqConfig
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.presets import follow_model
 
 if TYPE_CHECKING:
     from codtdq.methods.workbench import Workbench
@@ -25,49 +27,6 @@ FROM_PAPER = "paper text"
 FROM_ABSTRACT = "re-implemented from the abstract"
 SECOND_HAND = "second-hand description"  # summaries and notes; neither code nor paper at hand
 OWN = "this project"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodConfig:
-    """What every method can be asked; a method's own dataclass adds its settings.
-
-    None as a width leaves that side float: with both None only what a method folds or rescales
-    remains, which must not change the network's function.
-    """
-
-    weight_bits: int | None = 4
-    act_bits: int | None = 4
-    first_act_bits: int | None = 8  # of the operator that reads the image: it keeps its 8 bits
-
-    def __post_init__(self) -> None:
-        for name in ("weight_bits", "act_bits", "first_act_bits"):
-            value = getattr(self, name)
-            fits = isinstance(value, int) and MIN_BITS <= value <= MAX_BITS
-            if value is not None and not fits:
-                raise ConfigError(
-                    f"{name} is {value!r}; accepted: {MIN_BITS} to {MAX_BITS}, or null for float"
-                )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready fields."""
-        return {
-            field.name: list(value) if isinstance(value, tuple) else value
-            for field in dataclasses.fields(self)
-            for value in [getattr(self, field.name)]
-        }
-
-    def replace(self, **changes: Any) -> MethodConfig:
-        """A copy with some fields changed; an unknown one names the nearest."""
-        names = [field.name for field in dataclasses.fields(self)]
-        for name in changes:
-            if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
-                raise ConfigError(f"{type(self).__name__} has no field {name!r}; {hint}")
-        fixed: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()
-        }
-        return dataclasses.replace(self, **fixed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +59,12 @@ class Method:
     """A registered method: its declaration, its default settings and its function."""
 
     info: MethodInfo
-    config: Any  # a MethodConfig, or None where a preset brings its own config
-    build: Build | None
-    preset: str | None = None
-    follows_model: bool = True  # whether a preset takes over the modes that a model declares
+    config: QuantConfig
+    build: Build
     sketch: Build | None = None  # installs the schemes alone; None: they follow from the images
+    keeps_weights: bool = False  # whether float weights are read, never changed in place
+    # whether the activation modes that a model declares as the paper's setting are taken over
+    follows_model: bool = False
 
 
 _METHODS: dict[str, Method] = {}
@@ -114,7 +74,7 @@ _loaded = False
 def register_method(
     name: str,
     *,
-    config: type[MethodConfig] = MethodConfig,
+    config: type[QuantConfig] = QuantConfig,
     settings: Mapping[str, Any] | None = None,
     sketch: Build | None = None,
     **declaration: Any,
@@ -138,16 +98,11 @@ def register_method(
         if known is not None and getattr(known.build, "__module__", None) != build.__module__:
             raise ConfigError(f"method {name!r} is registered already; choose another name")
         info = MethodInfo(name=name, **declaration)
-        defaults = config().replace(**dict(settings or {}))
-        _METHODS[name] = Method(info, defaults, build, sketch=sketch)
+        defaults = config(name=name).replace(**dict(settings or {}))
+        _METHODS[name] = Method(info, defaults, build, sketch)
         return build
 
     return add
-
-
-def add_preset_method(preset: str, info: MethodInfo, *, follows_model: bool = True) -> None:
-    """Make a preset of the plan-driven converter a method."""
-    _METHODS[info.name] = Method(info, None, None, preset, follows_model)
 
 
 def list_methods() -> list[str]:
@@ -169,6 +124,52 @@ def find_method(name: str) -> Method:
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_METHODS)}"
         raise ConfigError(f"unknown method {name!r}; {hint}")
     return _METHODS[name]
+
+
+def add_method(method: Method) -> None:
+    """Register a method that is already put together."""
+    _METHODS[method.info.name] = method
+
+
+def method_of(config: QuantConfig) -> Method:
+    """The method that builds a config: that of its name, or the paper's for its own fields."""
+    _load_builtin()
+    found = _METHODS.get(config.name)
+    if found is not None and type(found.config) is type(config):
+        return found
+    if isinstance(config, CodTdqConfig):
+        return _METHODS["cod-tdq"]
+    for method in _METHODS.values():
+        if type(method.config) is type(config):
+            return method
+    raise ConfigError(
+        f"a {type(config).__name__} named {config.name!r} belongs to no method; "
+        f"known: {', '.join(_METHODS)}"
+    )
+
+
+def config_for(name: str, model: Any = None, **changes: Any) -> QuantConfig:
+    """The settings of a method by name.
+
+    model: a model whose declared activation modes are taken over where the paper's setting for it
+        is asked for (CFRN's convolutions share a range, ESCNet's do not).
+    changes: fields to set on top.
+    """
+    method = find_method(name)
+    config = method.config
+    declared = getattr(getattr(model, "info", model), "act_modes", None)
+    if declared and method.follows_model and isinstance(config, CodTdqConfig):
+        config = follow_model(config, declared)
+    return config.replace(**changes) if changes else config
+
+
+def config_from(data: Mapping[str, Any]) -> QuantConfig:
+    """The config of JSON fields: `name` says of which method; any other name is the paper's."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"a config is a mapping of fields; found {type(data).__name__}")
+    _load_builtin()
+    found = _METHODS.get(str(data.get("name", "")))
+    return (CodTdqConfig() if found is None else found.config).replace(**data)
 
 
 def _load_builtin() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,33 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.registry import MethodConfig
-from codtdq.operators.simulated import SimOperator, sim_class_for
-from codtdq.planning.roles import operators
-from codtdq.planning.trace import ModelGraph, Source, trace
-from codtdq.schemes.inputs import InputQuantizer
-from codtdq.schemes.weights import WeightStore
+from codtdq.operators.conversion import install
+from codtdq.operators.quantized import QuantOperator
+from codtdq.planning.plan import QuantPlan, Site
+from codtdq.planning.planner import make_plan
+from codtdq.planning.trace import ModelGraph, trace
+from codtdq.schemes.base import InputScheme, WeightScheme
 
 SEQUENTIAL_PIXELS = 128 * 160 * 160  # of the images that may run as one batch
-
-
-@dataclass(frozen=True)
-class MethodSite:
-    """An operator that a method quantizes."""
-
-    name: str
-    module: nn.Module  # becomes a SimOperator in place when it is installed
-    kind: str  # linear, conv, depthwise
-    role: str  # attention, mlp, linear, conv, depthwise, first
-    source: Source  # what made its input
-    channels: int  # of its input
-    act_bits: int | None  # None: the input stays float
-    weight_bits: int | None
-
-    @property
-    def weight(self) -> Tensor:
-        """The weight as it is now: float, or W_hat once installed."""
-        return self.module.weight.detach()  # type: ignore[operator]
 
 
 @dataclass
@@ -48,8 +30,9 @@ class Workbench:
     """What a method gets: it changes `model` by `install` and by editing norms and weights."""
 
     model: nn.Module  # a copy in eval mode, gradients off
-    config: Any  # the method's own MethodConfig
+    config: Any  # of the method's own class of QuantConfig
     calibration: Iterable[Any] | None  # batches of images; iterated as often as needed
+    plan: QuantPlan | None = None  # what the config means for this model; made here if missing
     seed: int = 0
     budget: str = "fast"  # "fast" or "paper": steps of methods that learn
     state_dir: Path | None = None  # for resumable state, if the caller wants it
@@ -73,49 +56,42 @@ class Workbench:
         """Traced on the first calibration image."""
         return trace(self.model, self.first_batch())
 
-    @cached_property
-    def sites(self) -> list[MethodSite]:
-        """Operators in scope, in the order in which they run. Unreached ones stay float."""
-        assert isinstance(self.config, MethodConfig)
-        found = {operator.name: operator for operator in operators(self.model)}
-        result = []
-        for name in self.graph.order:
-            operator = found[name]
-            first = operator.role == "first"
-            act = self.config.act_bits
-            if first and act is not None:
-                act = self.config.first_act_bits
-            site = MethodSite(
-                name, operator.module, operator.kind, operator.role, self.graph.inputs[name],
-                self.graph.widths[name], act, self.config.weight_bits,
-            )  # fmt: skip
-            result.append(site)
-        return result
+    def __post_init__(self) -> None:
+        if self.plan is None:
+            self.plan = make_plan(self.model, self.config)
 
-    def site(self, name: str) -> MethodSite:
+    @cached_property
+    def sites(self) -> list[Site]:
+        """Operators to quantize, in the order in which they run. Unreached ones stay float."""
+        assert self.plan is not None
+        planned = {site.name: site for site in self.plan.in_scope}
+        return [
+            dataclasses.replace(
+                planned[name],
+                module=self.model.get_submodule(name),
+                source=self.graph.inputs[name],
+            )
+            for name in self.graph.order
+            if name in planned
+        ]
+
+    def site(self, name: str) -> Site:
         """A site by operator name."""
         return next(site for site in self.sites if site.name == name)
 
     def install(
         self,
-        site: MethodSite,
+        site: Site,
         *,
-        inputs: InputQuantizer | None = None,
-        weight: WeightStore | None = None,
-    ) -> SimOperator:
+        inputs: InputScheme | None = None,
+        weight: WeightScheme | None = None,
+        blank: bool = False,
+    ) -> QuantOperator:
         """Plug a scheme into an operator, or exchange those of one that is installed already.
 
-        None leaves a part as it is (float at first).
+        None leaves a part as it is (float at first). blank: weights are of no interest.
         """
-        module = site.module
-        if isinstance(module, SimOperator):
-            if inputs is not None:
-                module.input_quantizer = inputs
-            if weight is not None:
-                module.weight_store = weight
-                module.refresh()
-            return module
-        return sim_class_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
+        return install(self.model, site, self.config, inputs=inputs, weight=weight, blank=blank)
 
     def batches(self, images: int | None = None) -> Iterator[Any]:
         """Calibration batches, at most `images` of them images."""

@@ -74,6 +74,15 @@ def weight_radius(rows: Tensor, spec: WeightSpec) -> Tensor:
     return base_radius(groups, spec.percentile).clamp(min=EPS).reshape(rows.shape[0], -1)
 
 
+def clip_weight(weight: Tensor, percentile: float | None) -> Tensor:
+    """A weight [O, ...] clipped at a percentile of each output's |w|; None leaves it as it is."""
+    if percentile is None:
+        return weight
+    radius = weight_radius(to_rows(weight.float()), WeightSpec(percentile=percentile))  # [O, 1]
+    radius = radius.reshape(-1, *[1] * (weight.ndim - 1)).to(weight.dtype)
+    return torch.maximum(torch.minimum(weight, radius), -radius)
+
+
 def scale_count(shape: torch.Size, spec: WeightSpec) -> int:
     """G: scales that one output channel carries."""
     _, taps, inputs = row_shape(shape)

@@ -1,14 +1,7 @@
-"""The operators that replace Linear and Conv, and the way from a float model to a quantized one."""
+"""The operators that replace Linear and Conv, and the steps that every conversion shares."""
 
 from codtdq.operators.calibration import CalibrationContext
-from codtdq.operators.conversion import (
-    QuantRecord,
-    apply_plan,
-    architecture_of,
-    convert,
-    quant_operators,
-    record_of,
-)
+from codtdq.operators.listening import listening
 from codtdq.operators.norms import Fp32GroupNorm, Fp32LayerNorm
 from codtdq.operators.quantized import (
     QuantConv1d,
@@ -16,8 +9,9 @@ from codtdq.operators.quantized import (
     QuantLinear,
     QuantOperator,
     operator_for,
+    quant_operators,
 )
-from codtdq.operators.simulated import SimOperator, sim_operators
+from codtdq.operators.record import QuantRecord, architecture_of, record_of
 
 __all__ = [
     "CalibrationContext",
@@ -28,12 +22,9 @@ __all__ = [
     "QuantLinear",
     "QuantOperator",
     "QuantRecord",
-    "SimOperator",
-    "apply_plan",
     "architecture_of",
-    "convert",
+    "listening",
     "operator_for",
     "quant_operators",
     "record_of",
-    "sim_operators",
 ]

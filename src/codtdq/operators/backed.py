@@ -44,6 +44,8 @@ class BackedOperator(nn.Module):
             return False
         if torch._C._get_tracing_state() or (self.followers and self.training):
             return False
+        if torch.compiler.is_compiling() and not getattr(self.executor, "compiles", False):
+            return False
         bias = self._parameters["bias"]
         learns = x.requires_grad or (bias is not None and bias.requires_grad)
         return not (learns and torch.is_grad_enabled())

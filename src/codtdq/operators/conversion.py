@@ -1,126 +1,64 @@
-"""Apply a plan to a model: replace operators, round what stays float, keep every name."""
+"""Steps that every conversion shares: copy, replace, finish, keep every name."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from codtdq.errors import CalibrationError, CheckpointError, ConfigError
+from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.floats import BlockFloats, encode_floats
-from codtdq.operators.calibration import CalibrationContext, run_calibration
-from codtdq.operators.correction import correct_outputs
 from codtdq.operators.norms import Fp32GroupNorm, Fp32LayerNorm
 from codtdq.operators.quantized import QuantOperator, operator_for
-from codtdq.planning import QuantConfig, QuantPlan, make_plan
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import QuantPlan, Site
 from codtdq.planning.roles import QUANTIZABLE
-
-RECORD = "quant_record"  # attribute of a quantized model
-
-
-@dataclass
-class QuantRecord:
-    """What a quantized model knows about itself."""
-
-    plan: QuantPlan
-    architecture: str  # of the float model
-    floats: dict[str, BlockFloats] = field(default_factory=dict)  # parameters in 8-bit blocks
+from codtdq.schemes.base import (
+    InputScheme,
+    WeightScheme,
+    build_input_scheme,
+    build_weight_scheme,
+)
 
 
-def architecture_of(model: nn.Module) -> str:
-    """The name under which a model can be built again: registered, or that of its class."""
-    info = getattr(model, "info", None)
-    name = getattr(info, "name", None)
-    return str(name) if name else f"{type(model).__module__}.{type(model).__qualname__}"
-
-
-def record_of(model: nn.Module) -> QuantRecord:
-    """The record of a quantized model."""
-    record = getattr(model, RECORD, None)
-    if not isinstance(record, QuantRecord):
-        raise ConfigError(
-            f"{type(model).__name__} is not quantized; call codtdq.quantize(model, config) first"
-        )
-    return record
-
-
-def convert(
-    model: nn.Module, config: QuantConfig, *, calibration: Any = None, inplace: bool = False
-) -> nn.Module:
-    """Quantize a model. Returns a new one in eval mode; `inplace=True` saves the copy.
-
-    calibration: batches for static radii or I/O correction; unused otherwise.
-    """
-    if isinstance(getattr(model, RECORD, None), QuantRecord):
-        raise ConfigError("the model is quantized already; quantize the float model instead")
-    plan = make_plan(model, config)
-    architecture = architecture_of(model)
-    _check_weights(model, plan)
-    context = CalibrationContext(
-        model, channels=False, pairs=config.io_correction != "none", plan=plan
-    )
-    if config.io_correction != "none" or any(site.static for site in plan):
-        if calibration is None:
-            raise CalibrationError(
-                f"config {config.name!r} needs calibration data (act_range={config.act_range!r}, "
-                f"io_correction={config.io_correction!r}); pass calibration=batches"
-            )
-        run_calibration(model, calibration, context)
-        plan = _without_unreached(plan, context)
-    radii = {
-        name: radius.reduced(config.static_reduce, name)
-        for name, radius in context.radii.items()
-        if radius.batches
-    }
-    if not inplace:
-        model = _copy(model, plan)
-    apply_plan(model, plan, radii=radii)
-    if config.io_correction != "none":
-        correct_outputs(model, context.pairs, config.io_correction)
-    setattr(model, RECORD, QuantRecord(plan, architecture, _round_floats(model, plan)))
-    return model.eval()
-
-
-def apply_plan(
+def install(
     model: nn.Module,
-    plan: QuantPlan,
+    site: Site,
+    config: QuantConfig,
     *,
-    radii: dict[str, Tensor] | None = None,
-    empty: bool = False,
-) -> None:
-    """Turn the operators of `model` into quantized ones as the plan says, in place.
+    inputs: InputScheme | None = None,
+    weight: WeightScheme | None = None,
+    blank: bool = False,
+) -> QuantOperator:
+    """Plug schemes into an operator, or exchange those of one that is installed already.
 
-    empty: make the structure only; a checkpoint fills it.
+    None leaves a side as it is (float at first). blank: weights have no values yet.
     """
-    modules = dict(model.named_modules())
-    for site in plan.quantized:
-        module = modules.get(site.name)
-        if module is None or _weight_shape(module) != site.shape:
-            raise CheckpointError(
-                f"{site.name} {site.shape} of the plan is not an operator of {type(model).__name__}"
-            )
-    for site in plan.quantized:
-        module = modules[site.name]
-        operator_for(module).adopt(
-            module, site, compute_dtype=plan.config.compute_dtype,
-            radius=(radii or {}).get(site.name), empty=empty,
-        )  # fmt: skip
-    for module in modules.values():
-        if plan.config.fp32_ln and type(module) is nn.LayerNorm:
+    module = model.get_submodule(site.name)
+    if isinstance(module, QuantOperator):
+        module.exchange(inputs=inputs, weight=weight)
+        return module
+    return operator_for(module).adopt(
+        module,
+        site.detached(),
+        inputs=inputs,
+        weight=weight,
+        compute_dtype=config.compute_dtype,
+        empty=blank,
+    )
+
+
+def finish(model: nn.Module, config: QuantConfig) -> None:
+    """What surrounds the operators: norms in float32, no path that goes around them."""
+    for module in model.modules():
+        if config.fp32_ln and type(module) is nn.LayerNorm:
             Fp32LayerNorm.adopt(module)
-        if plan.config.fp32_gn and type(module) is nn.GroupNorm:
+        if config.fp32_gn and type(module) is nn.GroupNorm:
             Fp32GroupNorm.adopt(module)
         _close_fast_path(module)
-
-
-def _weight_shape(module: nn.Module) -> tuple[int, ...] | None:
-    weight = module._parameters.get("weight")
-    quantizable = isinstance(module, QUANTIZABLE)
-    return tuple(weight.shape) if quantizable and weight is not None else None
 
 
 def _close_fast_path(module: nn.Module) -> None:
@@ -131,12 +69,13 @@ def _close_fast_path(module: nn.Module) -> None:
         module.enable_nested_tensor = module.use_nested_tensor = False
 
 
-def quant_operators(model: nn.Module) -> dict[str, QuantOperator]:
-    """The quantized operators of a model by name."""
-    return {n: m for n, m in model.named_modules() if isinstance(m, QuantOperator)}
+def _weight_shape(module: nn.Module) -> tuple[int, ...] | None:
+    weight = module._parameters.get("weight")
+    quantizable = isinstance(module, QUANTIZABLE)
+    return tuple(weight.shape) if quantizable and weight is not None else None
 
 
-def _copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
+def working_copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
     """A deep copy that shares the weights which are about to be replaced.
 
     A weight that something else owns too (a tied embedding) is copied like all the rest.
@@ -154,32 +93,15 @@ def _copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-def _without_unreached(plan: QuantPlan, context: CalibrationContext) -> QuantPlan:
-    """Static operators that no batch reached stay float, and the plan says so.
-
-    Released networks carry layers that never run (classification heads, unused decoders).
-    """
-    unreached = {name for name, radius in context.radii.items() if not radius.batches}
-    if unreached and len(unreached) == len(context.radii):
-        raise CalibrationError("the calibration batches reached no operator of the model")
-    sites = tuple(
-        dataclasses.replace(
-            site, weight=None, activation=None, static=False, exact=True,
-            reason="no calibration batch reached it",
-        ) if site.name in unreached else site
-        for site in plan.sites
-    )  # fmt: skip
-    return dataclasses.replace(plan, sites=sites)
-
-
-def _check_weights(model: nn.Module, plan: QuantPlan) -> None:
+def check_weights(model: nn.Module, plan: QuantPlan) -> None:
+    """Refuse weights that no grid can hold."""
     for site in plan.quantized:
         weight = model.get_submodule(site.name)._parameters["weight"]
         if weight is not None and not bool(torch.isfinite(weight).all()):
             raise ConfigError(f"{site.name}.weight holds NaN or infinite values; fix it or skip it")
 
 
-def _round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
+def round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
     """Round the parameters that stay float to their stored form, so that a file is exact.
 
     Operators that the config keeps float on purpose are left as they are.
@@ -195,6 +117,38 @@ def _round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
             continue
         encoded = encode_floats(parameter)
         if encoded is not None:
-            parameter.data.copy_(encoded.decode())
+            with torch.no_grad():  # not through .data: a cache of the old values would stay
+                parameter.copy_(encoded.decode())
             stored[name] = encoded
     return stored
+
+
+def restore_structure(
+    model: nn.Module, plan: QuantPlan, schemes: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Give a float model the operators of a checkpoint, their buffers still empty, in place.
+
+    schemes: operator -> {"input": record, "weight": record, "bias": whether it has one}.
+    """
+    modules = dict(model.named_modules())
+    for name, entry in schemes.items():
+        module = modules.get(name)
+        shape = tuple(entry["weight"]["shape"])
+        if module is None or _weight_shape(module) != shape:
+            raise CheckpointError(
+                f"{name} {shape} of the plan is not an operator of {type(model).__name__}"
+            )
+        outputs = shape[0]
+        if entry["bias"] and module._parameters.get("bias") is None:
+            like = module._parameters["weight"]
+            assert like is not None
+            module.bias = nn.Parameter(torch.zeros(outputs, dtype=like.dtype, device=like.device))
+        operator_for(module).adopt(
+            module,
+            plan.site(name),
+            inputs=build_input_scheme(dict(entry["input"])),
+            weight=build_weight_scheme(dict(entry["weight"])),
+            compute_dtype=plan.config.compute_dtype,
+            empty=True,
+        )
+    finish(model, plan.config)

@@ -11,6 +11,7 @@ from torch import nn
 
 from codtdq.operators.calibration import PairReservoir
 from codtdq.operators.quantized import QuantLinear
+from codtdq.schemes.symmetric import SymmetricWeight
 
 SLOPE_LIMITS = (0.5, 2.0)  # a slope outside comes from noise, not from quantization
 
@@ -27,12 +28,13 @@ def _correct(module: QuantLinear, pairs: PairReservoir, mode: str) -> None:
     with torch.no_grad():
         got = module(x)
         slope = torch.ones_like(wanted[0])
-        if mode == "affine" and module.site.weight is not None:
+        weight = module.weight_scheme
+        if mode == "affine" and isinstance(weight, SymmetricWeight):
             spread = got - got.mean(0)
             power = spread.square().sum(0)
             fit = (spread * (wanted - wanted.mean(0))).sum(0) / power.clamp(min=1e-12)
             slope = torch.where(power > 1e-12, fit.clamp(*SLOPE_LIMITS), slope)
-            module.packed_weight().scale.mul_(slope.unsqueeze(-1))
+            weight.scale.mul_(slope.unsqueeze(-1))
             module.refresh()
         offset = wanted.mean(0) - slope * got.mean(0)
         bias = torch.zeros_like(offset) if module.bias is None else module.bias.float()

@@ -1,8 +1,10 @@
-"""QuantLinear, QuantConv2d, QuantConv1d: an operator with packed weights and a quantized input.
+"""QuantLinear, QuantConv2d, QuantConv1d: an operator with a scheme for its input and its weight.
 
 Each is-a Linear or Conv of the same name and attributes, so that code which looks at a model goes
-on working. All quantization state is buffers: packed codes, scales, fixed radii. The dequantized
-weight is kept beside them as a cache that is never saved.
+on working. Which method made it shows only in what is plugged in: an `InputScheme` and a
+`WeightScheme`, whose buffers are all that is saved. The dequantized weight is kept beside them as
+a cache that is never saved. Unless a backend executes it, the operator simulates itself: x_hat and
+W_hat are float values that lie on the schemes' grids.
 """
 
 from __future__ import annotations
@@ -14,25 +16,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from codtdq.numerics import ActivationResult, PackedWeight, quantize, quantize_weight
-from codtdq.numerics.packing import NIBBLE_BITS, packed_width
-from codtdq.numerics.weight import row_shape, scale_count
+from codtdq.numerics.activation import ActivationResult
 from codtdq.operators.backed import BackedConv, BackedOperator
+from codtdq.operators.tokens import conv_tokens, linear_tokens
 from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme, WeightScheme
+from codtdq.schemes.inputs import FloatInput
+from codtdq.schemes.weights import FloatWeight
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 Q = TypeVar("Q", bound="QuantOperator")
+# called with (operator, x, x_hat, statistics); x and x_hat are tokens [B, N, C]
+Listener = Callable[["QuantOperator", Tensor, Tensor, ActivationResult | None], None]
 
 
 class QuantOperator(BackedOperator):
-    """What the three operators share. `site` says how weight and input are quantized."""
+    """What the three operators share."""
 
-    site: Site
+    input_scheme: InputScheme
+    weight_scheme: WeightScheme
+    site: Site  # what the plan says of this operator
     compute_dtype: torch.dtype
-    layout = "last"  # where the channels of the input are
     model_dtype: torch.dtype  # of the float weight: what code that asks for weight.dtype expects
-    # called with (module, result) after each quantization; None while nobody listens
-    listener: Callable[[nn.Module, ActivationResult], None] | None
+    listener: Listener | None
 
     @classmethod
     def adopt(
@@ -40,41 +46,53 @@ class QuantOperator(BackedOperator):
         module: nn.Module,
         site: Site,
         *,
+        inputs: InputScheme | None = None,
+        weight: WeightScheme | None = None,
         compute_dtype: str = "fp32",
-        radius: Tensor | None = None,
         empty: bool = False,
     ) -> Q:
-        """Turn a float operator into this class, in place.
+        """Turn a float operator into this class, in place; None leaves that side float.
 
         The object stays the same, so hooks and references from elsewhere (lists, tied parents)
         stay valid and no float twin can be left behind.
 
-        radius: fixed activation radii, for a static site.
-        empty: leave the state unset; a checkpoint fills it.
+        empty: the schemes have no state yet; a checkpoint fills it.
         """
-        weight = module._parameters.pop("weight")
+        values = module._parameters.pop("weight")
         bias = module._parameters.get("bias")
-        assert weight is not None
+        assert values is not None
         module.__class__ = cls
         assert isinstance(module, cls)
         module.site, module.compute_dtype, module.listener = site, DTYPES[compute_dtype], None
-        module.model_dtype = weight.dtype
+        module.model_dtype = values.dtype
         if bias is not None:
             module.bias = nn.Parameter(bias.detach(), requires_grad=False)
-        if site.weight is None:
-            module.register_buffer("weight_float", weight.detach())
-        elif empty:
-            module._store(_blank(site, weight.device), cache=False)
-        else:
-            module._store(quantize_weight(weight, site.weight), cache=True)
-        if site.static:
-            module.register_buffer("act_radius", _radius(site, radius, weight.device, empty))
+        module.input_scheme = FloatInput() if inputs is None else inputs
+        module.weight_scheme = FloatWeight.of(values) if weight is None else weight
+        module.refresh(cache=not empty)
+        # a cache of the old codes would go on being used
+        module.register_load_state_dict_post_hook(_after_load)
         return module
 
+    def exchange(
+        self, *, inputs: InputScheme | None = None, weight: WeightScheme | None = None
+    ) -> None:
+        """Plug other schemes in; None leaves that side as it is."""
+        if inputs is not None:
+            self.input_scheme, self.executor = inputs, None
+        if weight is not None:
+            self.weight_scheme = weight
+            self.refresh()
+
     @property
-    def inputs(self) -> int:
+    def role(self) -> str:
+        """Its role in the model."""
+        return self.site.role
+
+    @property
+    def channels(self) -> int:
         """Input channels."""
-        return self.site.inputs
+        return self.inputs
 
     @property
     def weight(self) -> Tensor:
@@ -82,53 +100,39 @@ class QuantOperator(BackedOperator):
         return self._dequantized().to(self.model_dtype)
 
     def _dequantized(self) -> Tensor:
-        """W_hat in float32, from the cache if there is one."""
-        if self.site.weight is None:
-            weight = self._buffers["weight_float"]
-            assert weight is not None
-            return weight
         cached = self._buffers.get("weight_cache")
-        return self.packed_weight().dequantize() if cached is None else cached
-
-    def packed_weight(self) -> PackedWeight:
-        """Codes and scales of the weight."""
-        assert self.site.weight is not None
-        packed, scale = self._buffers["weight_packed"], self._buffers["weight_scale"]
-        assert packed is not None and scale is not None
-        return PackedWeight(packed, scale, torch.Size(self.site.shape), self.site.weight)
+        return self.weight_scheme.dequantize() if cached is None else cached
 
     def refresh(self, *, cache: bool = True) -> None:
-        """Rebuild the dequantized weight after its codes or scales changed, or drop it."""
+        """Rebuild the dequantized weight after its scheme changed, or drop it."""
         self.executor = None
-        if self.site.weight is not None:
-            weight = self.packed_weight().dequantize() if cache else None
-            self.register_buffer("weight_cache", weight, persistent=False)
+        values = self.weight_scheme.dequantize() if cache else None
+        self.register_buffer("weight_cache", values, persistent=False)
 
-    def quantize_input(self, x: Tensor) -> ActivationResult:
-        """Quantize an input as this operator does, with all statistics."""
-        assert self.site.activation is not None
-        radius = self._buffers.get("act_radius")
-        return quantize(x, self.site.activation, layout=self.layout, radius=radius)
+    def refresh_cache(self, *, keep: bool) -> None:
+        """Keep the dequantized weight, or forget it: a backend has a form of its own."""
+        values = self._dequantized() if keep else None
+        self.register_buffer("weight_cache", values, persistent=False)
 
-    def _input(self, x: Tensor) -> Tensor:
-        if self.site.activation is None:
-            return x.to(self.compute_dtype)
-        result = self.quantize_input(x.float())  # x_hat is rounded once, to the compute dtype
-        if self.listener is not None:
-            self.listener(self, result)
-        return result.x_hat.to(self.compute_dtype)
+    def quantize_tokens(self, tokens: Tensor) -> Tensor:
+        """x_hat of tokens [B, N, C], heard by the listener."""
+        if self.listener is None:
+            return self.input_scheme(tokens)
+        statistics = self.input_scheme.explain(tokens)
+        x_hat = self.input_scheme(tokens) if statistics is None else statistics.x_hat
+        self.listener(self, tokens, x_hat, statistics)
+        return x_hat
+
+    def _input(self, tokens: Tensor) -> Tensor:
+        """x_hat, rounded once, to the compute dtype."""
+        if not isinstance(self.input_scheme, FloatInput):
+            tokens = tokens.float()
+        return self.quantize_tokens(tokens).to(self.compute_dtype)
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         bias = self._parameters["bias"]
-        return (
-            self._dequantized().to(self.compute_dtype),
-            None if bias is None else bias.to(self.compute_dtype),
-        )
-
-    def _store(self, weight: PackedWeight, *, cache: bool) -> None:
-        self.register_buffer("weight_packed", weight.packed)
-        self.register_buffer("weight_scale", weight.scale)
-        self.refresh(cache=cache)
+        dtype = self.compute_dtype
+        return self._dequantized().to(dtype), None if bias is None else bias.to(dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move with the model, but keep scales and radii in float32 when it is cast."""
@@ -142,18 +146,10 @@ class QuantOperator(BackedOperator):
         self.model_dtype = fn(torch.empty(0, dtype=self.model_dtype, device=device)).dtype
         return super()._apply(keep_dtype, recurse)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self.executor = None
-        if self._buffers.get("weight_cache") is not None:
-            self.refresh()  # a cache of the old codes would go on being used
-
     def extra_repr(self) -> str:
         """The shape, then what is quantized."""
-        weight = "float" if self.site.weight is None else f"W{self.site.weight.bits}"
-        act = self.site.activation
-        mode = "float" if act is None else f"A{act.bits} {act.mode}"
-        return f"{'x'.join(map(str, self.site.shape))}, {weight}, {mode}"
+        shape = "x".join(map(str, self.weight_scheme.shape))
+        return f"{shape}, {self.weight_scheme.label()}, {self.input_scheme.label()}"
 
 
 class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
@@ -163,12 +159,12 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
         """[..., C] -> [..., O], in the dtype of the input."""
         if self._native(input):
             return self._execute(input)
+        x_hat = self._input(linear_tokens(input)).reshape(input.shape)
         weight, bias = self._weight_and_bias()
-        return self._followed(F.linear(self._input(input), weight, bias).to(input.dtype))
+        return self._followed(F.linear(x_hat, weight, bias).to(input.dtype))
 
 
 class _QuantConv(BackedConv, QuantOperator):
-    layout = "first"
     _conv_forward: Callable[..., Any]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -182,8 +178,10 @@ class _QuantConv(BackedConv, QuantOperator):
         if self._native(input):
             result = self._execute(input)
         else:
+            x_hat = self._input(conv_tokens(input))
+            maps = x_hat.transpose(1, 2).unflatten(2, input.shape[2:])  # channels-last in memory
             weight, bias = self._weight_and_bias()
-            result = self._conv_forward(self._input(input), weight, bias).to(input.dtype)
+            result = self._conv_forward(maps, weight, bias).to(input.dtype)
             result = self._followed(result)
         return self._ordered(result, input)
 
@@ -203,26 +201,15 @@ OPERATORS: dict[type[nn.Module], type[QuantOperator]] = {
 }
 
 
+def _after_load(operator: QuantOperator, keys: Any) -> None:
+    operator.refresh(cache=operator._buffers.get("weight_cache") is not None)
+
+
 def operator_for(module: nn.Module) -> type[QuantOperator]:
     """The quantized class of a float operator."""
     return next(quant for kind, quant in OPERATORS.items() if isinstance(module, kind))
 
 
-def _blank(site: Site, device: torch.device) -> PackedWeight:
-    assert site.weight is not None
-    shape = torch.Size(site.shape)
-    rows, taps, inputs = row_shape(shape)
-    width = packed_width(taps * inputs, site.weight.bits)
-    dtype = torch.uint8 if site.weight.bits <= NIBBLE_BITS else torch.int8
-    scale = torch.zeros(rows, scale_count(shape, site.weight), device=device)
-    packed = torch.zeros(rows, width, dtype=dtype, device=device)
-    return PackedWeight(packed, scale, shape, site.weight)
-
-
-def _radius(site: Site, radius: Tensor | None, device: torch.device, empty: bool) -> Tensor:
-    if empty:
-        assert site.activation is not None
-        count = 1 if site.activation.mode == "per_tensor" else site.inputs
-        return torch.zeros(count, device=device)
-    assert radius is not None, "a static site needs calibrated radii"
-    return radius.float()
+def quant_operators(model: nn.Module) -> dict[str, QuantOperator]:
+    """The quantized operators of a model by name."""
+    return {n: m for n, m in model.named_modules() if isinstance(m, QuantOperator)}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import ConfigError, UnsupportedError
-from codtdq.operators.simulated import SimOperator
+from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.trace import NormUse
 from codtdq.schemes.weights import FloatWeight
 
@@ -112,17 +112,16 @@ def padding_declarations(model: nn.Module, norm: str) -> Iterator[tuple[nn.Modul
 
 def float_weight(module: nn.Module) -> Tensor:
     """The weight of an operator that has not been quantized yet, detached."""
-    if not isinstance(module, SimOperator):
+    if not isinstance(module, QuantOperator):
         return module.weight.detach()  # type: ignore[operator]
-    if not isinstance(module.weight_store, FloatWeight):
+    if not isinstance(module.weight_scheme, FloatWeight):
         raise ConfigError("a quantized weight cannot be rescaled; rescale before quantizing it")
-    return module.weight_store.values
+    return module.weight_scheme.values
 
 
 def _set_weight(module: nn.Module, weight: Tensor) -> None:
-    if isinstance(module, SimOperator):
-        module.weight_store = FloatWeight.of(weight)
-        module.refresh()
+    if isinstance(module, QuantOperator):
+        module.exchange(weight=FloatWeight.of(weight))
     else:
         parameter = module._parameters["weight"]
         assert parameter is not None

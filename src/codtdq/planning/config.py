@@ -1,4 +1,4 @@
-"""QuantConfig: everything that decides how a model is quantized (S1.1, S4.8).
+"""QuantConfig: what every method can be asked. A method's own config adds its settings.
 
 Frozen, strict, JSON in and out. It holds wishes; what a given model gets of them is the plan.
 """
@@ -11,11 +11,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from codtdq.errors import ConfigError
 from codtdq.numerics.spec import (
-    MODES,
     ActivationSpec,
     WeightSpec,
     check_bits,
@@ -24,73 +23,34 @@ from codtdq.numerics.spec import (
     check_share,
 )
 
-KINDS = ("linear", "conv", "depthwise", "first")  # what an activation mode is chosen by
 ROLES = ("attention", "mlp", "linear", "conv", "depthwise", "first")
 FIRST_LAYER = ("quantize", "a8", "w8a8", "float")
-ACT_RANGES = ("dynamic", "static")
-STATIC_REDUCES = ("max", "mean")
-IO_CORRECTIONS = ("none", "bias", "affine")
 COMPUTE_DTYPES = ("fp32", "fp16")
 FLOAT_STORAGES = ("fp32", "block8")
-OVERRIDABLE = (
-    "weight_bits",
-    "weight_group_size",
-    "weight_percentile",
-    "act_bits",
-    "act_mode",
-    "act_group_size",
-    "act_percentile",
-    "tau",
-    "zero_ratio",
-    "projection",
-    "literal",
-)
 
 Pairs = tuple[tuple[str, Any], ...]  # an ordered, hashable mapping; a dict in JSON
-_PAIR_FIELDS = (
-    "act_modes",
-    "role_patterns",
-    "weight_group_rules",
-    "weight_percentile_rules",
-    "act_group_rules",
-    "layer_overrides",
-)
+C = TypeVar("C", bound="QuantConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantConfig:
-    """How to quantize a model. The defaults are the paper's COD-TDQ, made well defined.
+    """The settings that all methods share.
 
     Patterns are shell globs over full module names ("encoder.*.fc2"). A pattern that matches no
     operator is an error. Rules and overrides are mappings; where several patterns match, the
     last one wins. Precedence: rules < w8 and keep_a8 patterns, first_layer < layer_overrides; an
     override for an operator that skip_patterns or first_layer keeps float is an error.
+
+    None as a width leaves that side float: with both None only what a method folds or rescales
+    remains, which must not change the network's function.
     """
 
-    name: str = "custom"
-    # weights: static, symmetric (Eq. weight_quant)
+    name: str = "custom"  # of the method, or of a variant of the paper's
     weight_bits: int | None = 4  # 2..8, or None: weights stay float
-    weight_group_size: int | None = None  # None: one scale per output channel
+    weight_group_size: int | None = None  # inputs that share a scale; None: a whole output channel
     weight_percentile: float | None = None  # clip |w| at this share of a channel
-    # activations: symmetric, a range per tensor, per channel or per token group
     act_bits: int | None = 4  # 2..8, or None: activations stay float
-    act_modes: Pairs = (
-        ("linear", "per_token_group"),
-        ("conv", "per_token_group"),
-        ("depthwise", "per_token_group"),
-        ("first", "per_token_group"),
-    )
-    act_group_size: int = 32  # g
-    act_percentile: float | None = None  # p of Eq. DSTG_clip; None: maximum
-    act_range: str = "dynamic"  # "static": radii calibrated once and fixed
-    static_reduce: str = "max"  # how per-batch radii become one: "max" or "mean"
-    # DCRP
-    tau: float | None = 1.0  # C1; None leaves it out
-    zero_ratio: float | None = 0.2  # C2; None leaves it out
-    projection: str = "min"  # "min" (Eq. dcrp) or "guarded"
-    literal: bool = False  # Algorithm S1 to the letter
-    dcrp_roles: tuple[str, ...] | None = None  # roles that C1 and C2 apply to; None: all
-    dcrp_modes: tuple[str, ...] | None = None  # activation modes that they apply to; None: all
+    act_group_size: int = 32  # g: channels of a token that share a range, where a method has groups
     # which operators
     # the convolution that reads the image: "a8" keeps the image's own 8 bits, "w8a8" its weight
     # too; "quantize" treats it like any other operator; "float" leaves it alone
@@ -106,105 +66,111 @@ class QuantConfig:
     # around the quantized operators
     fp32_ln: bool = False  # compute LayerNorm in float32 whatever the input's dtype
     fp32_gn: bool = False  # the same for GroupNorm
-    io_correction: str = "none"  # Linear output correction: "bias" or "affine"
     compute_dtype: str = "fp32"  # dtype in which the operators run
-    float_storage: str = "block8"  # how norms, biases, embeddings are stored
+    float_storage: str = "fp32"  # how norms, biases, embeddings are stored: "block8" in 8 bits
+
+    pair_fields: ClassVar[tuple[str, ...]] = (
+        "role_patterns",
+        "weight_group_rules",
+        "weight_percentile_rules",
+        "act_group_rules",
+        "layer_overrides",
+    )
+    name_fields: ClassVar[tuple[str, ...]] = ("skip_patterns", "w8_patterns", "keep_a8_patterns")
+    overridable: ClassVar[tuple[str, ...]] = (
+        "weight_bits",
+        "weight_group_size",
+        "weight_percentile",
+        "act_bits",
+        "act_group_size",
+    )
 
     def __post_init__(self) -> None:
-        for field in _PAIR_FIELDS:
-            object.__setattr__(self, field, _as_pairs(field, getattr(self, field)))
-        for field in (
-            "skip_patterns",
-            "w8_patterns",
-            "keep_a8_patterns",
-            "dcrp_roles",
-            "dcrp_modes",
-        ):
-            object.__setattr__(self, field, _as_names(field, getattr(self, field)))
-        layers = tuple(
-            (n, _as_pairs(f"layer_overrides[{n!r}]", f)) for n, f in self.layer_overrides
-        )
+        for field in self.pair_fields:
+            object.__setattr__(self, field, as_pairs(field, getattr(self, field)))
+        for field in self.name_fields:
+            object.__setattr__(self, field, as_names(field, getattr(self, field)))
+        layers = tuple((n, as_pairs(f"layer_overrides[{n!r}]", f)) for n, f in self.layer_overrides)
         object.__setattr__(self, "layer_overrides", layers)
-        self._check_choices()
-        self._check_rules()
-        self._check_modes()
+        self._check_common()
         self._check_overrides()
-        # The two records repeat the numeric checks; building them once here reports early.
-        WeightSpec(
-            bits=8 if self.weight_bits is None else self.weight_bits,
-            group_size=self.weight_group_size,
-            percentile=self.weight_percentile,
-        )
-        ActivationSpec(
-            bits=8 if self.act_bits is None else self.act_bits,
-            group_size=self.act_group_size,
-            percentile=self.act_percentile,
-            tau=self.tau,
-            zero_ratio=self.zero_ratio,
-            projection=self.projection,
-            literal=self.literal,
-        )
+        # The records repeat the numeric checks; building them once here reports early.
+        WeightSpec(**{**self.weight_fields(), "bits": self.weight_bits or 8})
+        ActivationSpec(**{**self.activation_fields("linear", "linear"), "bits": self.act_bits or 8})
 
-    def _check_choices(self) -> None:
-        check_choice("act_range", self.act_range, ACT_RANGES)
-        check_choice("static_reduce", self.static_reduce, STATIC_REDUCES)
+    def _check_common(self) -> None:
+        for name in ("weight_bits", "act_bits"):
+            if getattr(self, name) is not None:
+                check_bits(name, getattr(self, name))
         check_choice("first_layer", self.first_layer, FIRST_LAYER)
-        check_choice("io_correction", self.io_correction, IO_CORRECTIONS)
         check_choice("compute_dtype", self.compute_dtype, COMPUTE_DTYPES)
         check_choice("float_storage", self.float_storage, FLOAT_STORAGES)
         if not isinstance(self.name, str):
             raise ConfigError(f"name is {self.name!r}; accepted: a string")
-        for name in ("literal", "fp32_ln", "fp32_gn"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: true, false")
-        for role in self.dcrp_roles or ():
-            check_choice("dcrp_roles", role, ROLES)
-        for mode in self.dcrp_modes or ():
-            check_choice("dcrp_modes", mode, MODES)
+        self.check_flags("fp32_ln", "fp32_gn")
         for pattern, role in self.role_patterns:
             check_choice(f"role_patterns[{pattern!r}]", role, ROLES)
-
-    def _check_rules(self) -> None:
         for pattern, size in (*self.weight_group_rules, *self.act_group_rules):
             check_positive_int(f"group size of {pattern!r}", size)
         for pattern, share in self.weight_percentile_rules:
             check_share(f"percentile of {pattern!r}", share, closed=True)
 
-    def _check_modes(self) -> None:
-        modes = dict(self.act_modes)
-        for kind, mode in modes.items():
-            check_choice("act_modes key", kind, KINDS)
-            check_choice(f"act_modes[{kind!r}]", mode, MODES)
-        missing = [kind for kind in KINDS if kind not in modes]
-        if missing:
-            raise ConfigError(f"act_modes lacks {', '.join(missing)}; it needs {', '.join(KINDS)}")
-        if self.act_range == "static" and "per_token_group" in modes.values():
-            raise ConfigError(
-                "act_range='static' fixes radii per layer or channel; "
-                "per_token_group ranges are dynamic: set act_modes to per_tensor or per_channel"
-            )
+    def check_flags(self, *names: str) -> None:
+        """Raise unless all of these fields are true or false."""
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: true, false")
 
     def _check_overrides(self) -> None:
         for layer, fields in self.layer_overrides:
             for key, value in fields:
-                _check_key(key, OVERRIDABLE, f"layer_overrides[{layer!r}]")
+                check_key(key, self.overridable, f"layer_overrides[{layer!r}]")
                 if key in ("weight_bits", "act_bits") and value is not None:
                     check_bits(key, value)
+
+    def weight_fields(self) -> dict[str, Any]:
+        """Fields of a weight's record, before patterns and per-layer overrides."""
+        return {
+            "bits": self.weight_bits,
+            "group_size": self.weight_group_size,
+            "percentile": self.weight_percentile,
+        }
+
+    def activation_fields(self, kind: str, role: str) -> dict[str, Any]:
+        """Fields of an activation's record, before patterns and per-layer overrides.
+
+        kind: linear, conv or depthwise; role: as found in the model, "first"
+            for the image's reader.
+        """
+        return {
+            "bits": self.act_width(role),
+            "mode": "per_tensor",
+            "group_size": self.act_group_size,
+            "tau": None,
+            "zero_ratio": None,
+        }
+
+    def act_width(self, role: str) -> int | None:
+        """Bits of an activation; an image keeps its own 8."""
+        eight = role == "first" and self.first_layer in ("a8", "w8a8")
+        return 8 if eight and self.act_bits is not None else self.act_bits
 
     @property
     def needs_calibration(self) -> bool:
         """Whether `quantize` must be given calibration batches."""
-        return (
-            self.act_range == "static" and self.act_bits is not None
-        ) or self.io_correction != "none"
+        return True
 
-    def replace(self, **changes: Any) -> QuantConfig:
+    def replace(self: C, **changes: Any) -> C:
         """A copy with some fields changed; an unknown field is an error."""
         for key in changes:
-            _check_key(key, field_names(), "QuantConfig")
-        return dataclasses.replace(self, **changes)
+            check_key(key, self.field_names(), type(self).__name__)
+        fixed: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in changes.items()
+        }
+        return dataclasses.replace(self, **fixed)
 
-    def with_overrides(self, overrides: Mapping[str, Any] | str | Path) -> QuantConfig:
+    def with_overrides(self: C, overrides: Mapping[str, Any] | str | Path) -> C:
         """A copy with per-layer overrides from a mapping or a JSON file (S1.1)."""
         if isinstance(overrides, str | Path):
             overrides = read_json(overrides)
@@ -215,35 +181,33 @@ class QuantConfig:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields."""
         result: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "layer_overrides":
+        for name in self.field_names():
+            value = getattr(self, name)
+            if name == "layer_overrides":
                 value = {layer: dict(fields) for layer, fields in value}
-            elif field.name in _PAIR_FIELDS:
+            elif name in self.pair_fields:
                 value = dict(value)
             elif isinstance(value, tuple):
                 value = list(value)
-            result[field.name] = value
+            result[name] = value
         return result
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> QuantConfig:
+    def from_dict(cls: type[C], data: Mapping[str, Any]) -> C:
         """Strict inverse of `to_dict`: an unknown key is an error that names the nearest one."""
         if not isinstance(data, Mapping):
             raise ConfigError(f"a config is a mapping of fields; found {type(data).__name__}")
-        for key in data:
-            _check_key(key, field_names(), "QuantConfig")
-        return cls(**data)
+        return cls().replace(**data)
 
     @classmethod
-    def from_json(cls, path: str | Path) -> QuantConfig:
+    def from_json(cls: type[C], path: str | Path) -> C:
         """Read a config file."""
         return cls.from_dict(read_json(path))
 
-
-def field_names() -> tuple[str, ...]:
-    """All fields of QuantConfig."""
-    return tuple(field.name for field in dataclasses.fields(QuantConfig))
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """All fields."""
+        return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -259,7 +223,8 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def _as_pairs(field: str, value: Any) -> Pairs:
+def as_pairs(field: str, value: Any) -> Pairs:
+    """A mapping as pairs; anything else is an error."""
     try:
         pairs = tuple((key, item) for key, item in dict(value).items())
     except (TypeError, ValueError):
@@ -270,9 +235,8 @@ def _as_pairs(field: str, value: Any) -> Pairs:
     return pairs
 
 
-def _as_names(field: str, value: Any) -> tuple[str, ...] | None:
-    if value is None and field in ("dcrp_roles", "dcrp_modes"):
-        return None
+def as_names(field: str, value: Any) -> tuple[str, ...]:
+    """A list of strings as a tuple; anything else is an error."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"{field} is {value!r}; accepted: a list of strings")
     names = tuple(value)
@@ -282,7 +246,8 @@ def _as_names(field: str, value: Any) -> tuple[str, ...] | None:
     return names
 
 
-def _check_key(key: object, known: Iterable[str], where: str) -> None:
+def check_key(key: object, known: Iterable[str], where: str) -> None:
+    """Raise unless a key is known; names the nearest one."""
     known = tuple(known)
     if key in known:
         return

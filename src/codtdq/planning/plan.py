@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from codtdq.errors import ConfigError
 from codtdq.numerics.floats import BLOCK
@@ -23,12 +24,18 @@ from codtdq.numerics.weight import row_shape, scale_count
 from codtdq.planning.config import QuantConfig
 
 SCALE_BITS = 32  # scales are float32
+KEPT_FLOAT = "the config keeps it float"
 FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """One operator and what happens to it."""
+    """One operator and what happens to it: the one descriptor of an operator.
+
+    weight, activation: what the config asks of either side; a method that has formats of its own
+    takes the widths (and groups, and clipping) and says in the four fields of its result what it
+    made of them.
+    """
 
     name: str
     type: str  # class name of the module
@@ -42,6 +49,39 @@ class Site:
     reason: str | None = None  # why the operator stays float, if it does
     exact: bool = False  # float by the config's wish: stored as it is, never in 8-bit blocks
     extra_parameters: int = 0  # in further matrices of the same module (recurrent cells)
+    # what a method made of it, where that is not what `weight` and `activation` say
+    weight_format: str | None = None
+    act_format: str | None = None
+    weight_cost: float | None = None  # effective bits of one value, metadata included
+    act_cost: float | None = None
+    # only while a model is in work: the module itself, and what made its input
+    module: Any = field(default=None, compare=False, repr=False)
+    source: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def weight_bits(self) -> int | None:
+        """Width of a weight's codes; None: it stays float."""
+        return None if self.weight is None else self.weight.bits
+
+    @property
+    def act_bits(self) -> int | None:
+        """Width of an activation's codes; None: it stays float."""
+        return None if self.activation is None else self.activation.bits
+
+    @property
+    def channels(self) -> int:
+        """Channels of its input."""
+        return self.inputs
+
+    @property
+    def float_weight(self) -> Tensor:
+        """The weight as it is now, of a model in work: float, or W_hat once installed."""
+        values: Tensor = self.module.weight.detach()
+        return values
+
+    def detached(self) -> Site:
+        """The same without the model in work."""
+        return dataclasses.replace(self, module=None, source=None)
 
     @property
     def quantized(self) -> bool:
@@ -63,20 +103,26 @@ class Site:
         """Bytes of the stored weight, scales included; float weights count as FP32."""
         if self.weight is None:
             return 4 * self.parameters
+        if self.weight_cost is not None:
+            return round(self.weight_cost * self.parameters / 8)
         rows, taps, inputs = row_shape(torch.Size(self.shape))
         codes = rows * packed_width(taps * inputs, self.weight.bits)
         return codes + rows * scale_count(torch.Size(self.shape), self.weight) * SCALE_BITS // 8
 
     @property
-    def weight_bits(self) -> float:
-        """Effective bits per weight, scales included."""
+    def effective_weight_bits(self) -> float:
+        """Bits per weight, scales included."""
+        if self.weight is not None and self.weight_cost is not None:
+            return self.weight_cost
         return 8 * self.packed_bytes / max(self.parameters, 1)
 
     @property
-    def act_bits(self) -> float:
-        """Effective bits per activation value, scales included."""
+    def effective_act_bits(self) -> float:
+        """Bits per activation value, scales included."""
         if self.activation is None:
             return 32.0
+        if self.act_cost is not None:
+            return self.act_cost
         if self.activation.mode != "per_token_group":
             return float(self.activation.bits)
         groups = group_count(self.inputs, self.activation.group_size)
@@ -85,13 +131,15 @@ class Site:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields; those that hold their default are left out."""
         result: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is None or value is False or (field.name == "extra_parameters" and not value):
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if value is None or value is False or (spec.name == "extra_parameters" and not value):
+                continue
+            if spec.name in ("module", "source"):
                 continue
             if dataclasses.is_dataclass(value):
                 value = _changed(value)
-            result[field.name] = list(value) if isinstance(value, tuple) else value
+            result[spec.name] = list(value) if isinstance(value, tuple) else value
         return result
 
     @classmethod
@@ -106,7 +154,7 @@ class Site:
         return cls(**fields)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuantPlan:
     """Every operator of a model with what happens to it, and the totals."""
 
@@ -133,10 +181,15 @@ class QuantPlan:
         """Sites that change."""
         return [site for site in self.sites if site.quantized]
 
+    @property
+    def in_scope(self) -> list[Site]:
+        """Sites that a method may touch: those that change, and those whose widths are None."""
+        return [site for site in self.sites if site.quantized or site.reason == KEPT_FLOAT]
+
     def totals(self) -> dict[str, Any]:
         """Parameters, bytes and effective bits, scales included."""
         low = [site for site in self.sites if site.weight is not None]
-        acts = [site.act_bits for site in self.sites if site.activation is not None]
+        acts = [site.effective_act_bits for site in self.sites if site.activation is not None]
         blocks = FLOAT_BITS[self.config.float_storage] / 8
         stored = self.other_parameters * blocks
         for site in self.sites:
@@ -175,6 +228,8 @@ class QuantPlan:
         from codtdq.planning.text import format_plan
 
         return format_plan(self)
+
+    __repr__ = __str__
 
 
 def _changed(record: Any) -> dict[str, Any]:

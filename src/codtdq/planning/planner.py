@@ -12,7 +12,7 @@ from torch import nn
 from codtdq.errors import ConfigError
 from codtdq.numerics.spec import ActivationSpec, WeightSpec
 from codtdq.planning.config import QuantConfig
-from codtdq.planning.plan import QuantPlan, Site
+from codtdq.planning.plan import KEPT_FLOAT, QuantPlan, Site
 from codtdq.planning.roles import Operator, matrices, operators
 
 
@@ -48,11 +48,11 @@ def _site(op: Operator, config: QuantConfig) -> Site:
             raise ConfigError(f"layer_overrides names {op.name}, but {reason}; remove one of them")
         return Site(**common, reason=reason, exact=True)
     weight, activation = _apply_overrides(op, config, *_specs(op, config))
-    static = config.act_range == "static" and activation is not None
+    static = getattr(config, "static", False) and activation is not None
     if static and activation is not None and activation.mode == "per_token_group":
         raise ConfigError(f"{op.name}: per_token_group ranges cannot be static")
     if weight is None and activation is None:
-        return Site(**common, reason="the config keeps it float", exact=True)
+        return Site(**common, reason=KEPT_FLOAT, exact=True)
     return Site(**common, weight=weight, activation=activation, static=static)
 
 
@@ -65,44 +65,20 @@ def _wished_float(op: Operator, config: QuantConfig) -> str | None:
     return None
 
 
-def activation_fields(config: QuantConfig, kind: str, role: str) -> dict[str, Any]:
-    """Fields of the activation record of an operator, before patterns and per-layer overrides.
-
-    kind: linear, conv or depthwise; role: as found in the model, "first" for the image's reader.
-    """
-    first = role == "first"
-    mode = dict(config.act_modes)["first" if first else kind]
-    bounded = (config.dcrp_roles is None or role in config.dcrp_roles) and (
-        config.dcrp_modes is None or mode in config.dcrp_modes
-    )
-    eight = first and config.first_layer in ("a8", "w8a8") and config.act_bits is not None
-    return {
-        "bits": 8 if eight else config.act_bits,
-        "mode": mode,
-        "group_size": config.act_group_size,
-        "percentile": config.act_percentile,
-        "tau": config.tau if bounded else None,
-        "zero_ratio": config.zero_ratio if bounded else None,
-        "projection": config.projection,
-        "literal": config.literal,
-    }
-
-
 def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of the weight and activation records before per-layer overrides."""
-    weight = {
-        "bits": config.weight_bits,
-        "group_size": _last_match(op.name, config.weight_group_rules, config.weight_group_size),
-        "percentile": _last_match(
-            op.name, config.weight_percentile_rules, config.weight_percentile
-        ),
-    }
+    weight = config.weight_fields()
+    for field, rules in (
+        ("group_size", config.weight_group_rules),
+        ("percentile", config.weight_percentile_rules),
+    ):
+        weight[field] = _last_match(op.name, rules, weight[field])
     eight = _matches(op.name, config.w8_patterns)
     eight |= op.role == "first" and config.first_layer == "w8a8"
     if weight["bits"] is not None and eight:
         weight["bits"] = 8
-    activation = activation_fields(config, op.kind, op.role)
-    group_size = _last_match(op.name, config.act_group_rules, config.act_group_size)
+    activation = config.activation_fields(op.kind, op.role)
+    group_size = _last_match(op.name, config.act_group_rules, activation["group_size"])
     activation["group_size"] = group_size
     if activation["bits"] is not None and _matches(op.name, config.keep_a8_patterns):
         activation["bits"] = 8
@@ -155,7 +131,7 @@ def _check_patterns(config: QuantConfig, names: list[str]) -> None:
 
 def _check_dcrp_roles(config: QuantConfig, found: list[Operator]) -> None:
     roles = {op.role for op in found}
-    for role in config.dcrp_roles or ():
+    for role in getattr(config, "dcrp_roles", None) or ():
         if role not in roles:
             raise ConfigError(
                 f"dcrp_roles has {role!r}, but no operator of this model has that role "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from codtdq.errors import ConfigError
-from codtdq.planning.config import KINDS, QuantConfig
+from codtdq.planning.cod_tdq_config import KINDS, CodTdqConfig
 
 _PER_TENSOR = dict.fromkeys(KINDS, "per_tensor")
 _NO_DCRP: dict[str, Any] = {"tau": None, "zero_ratio": None}
@@ -79,20 +79,27 @@ def list_presets() -> list[str]:
 
 def preset(
     name: str, *, declared_modes: Mapping[str, str] | None = None, **changes: Any
-) -> QuantConfig:
+) -> CodTdqConfig:
     """The config of a preset.
 
     declared_modes: activation modes by kind that a model declares as the paper's setting for it.
         They replace the token groups of presets that follow the paper; a preset with a shared
         range, and one that is ours (`cod-tdq-guarded`), stays what it is.
-    changes: further fields of QuantConfig to set.
+    changes: further fields of CodTdqConfig to set.
     """
     if name not in PRESETS:
         close = difflib.get_close_matches(str(name), PRESETS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PRESETS)}"
         raise ConfigError(f"unknown preset {name!r}; {hint}")
-    config = QuantConfig(name=name, **PRESETS[name].fields)
-    grouped = "per_token_group" in dict(config.act_modes).values()
-    if declared_modes and grouped and PRESETS[name].follows_model:
-        config = config.replace(act_modes={**dict(config.act_modes), **declared_modes})
+    config = CodTdqConfig(name=name, **PRESETS[name].fields)
+    if declared_modes and PRESETS[name].follows_model:
+        config = follow_model(config, declared_modes)
     return config.replace(**changes) if changes else config
+
+
+def follow_model(config: CodTdqConfig, declared: Mapping[str, str]) -> CodTdqConfig:
+    """Take over the activation modes that a model declares; a shared range stays what it is."""
+    modes = dict(config.act_modes)
+    if "per_token_group" not in modes.values():
+        return config
+    return config.replace(act_modes={**modes, **declared})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from codtdq.planning.plan import QuantPlan, Site
-
-_MODES = {"per_tensor": "tensor", "per_channel": "channel", "per_token_group": "group"}
+from codtdq.schemes.projected import input_label
+from codtdq.schemes.symmetric import weight_label
 
 
 def format_plan(plan: QuantPlan) -> str:
@@ -30,24 +30,17 @@ def _row(site: Site, blocks: bool) -> tuple[str, ...]:
 def _weights(site: Site) -> str:
     if site.weight is None:
         return "float"
-    text = f"W{site.weight.bits}"
-    text += f" g{site.weight.group_size}" if site.weight.group_size else " channel"
-    return text + (f" p{site.weight.percentile:g}" if site.weight.percentile else "")
+    if site.weight_format is not None:
+        return f"W{site.weight.bits} {site.weight_format}"
+    return weight_label(site.weight)
 
 
 def _activations(site: Site) -> str:
-    spec = site.activation
-    if spec is None:
+    if site.activation is None:
         return "float"
-    text = f"A{spec.bits} {_MODES[spec.mode]}"
-    text += f" g{spec.group_size}" if spec.mode == "per_token_group" else ""
-    text += f" p{spec.percentile:g}" if spec.percentile else ""
-    text += " static" if site.static else ""
-    bounds = [f"C1 {spec.tau:g}"] if spec.tau is not None else []
-    bounds += [f"C2 {spec.zero_ratio:g}"] if spec.zero_ratio is not None else []
-    if bounds:
-        text += f" {'literal' if spec.literal else spec.projection}({', '.join(bounds)})"
-    return text
+    if site.act_format is not None:
+        return f"A{site.activation.bits} {site.act_format}"
+    return input_label(site.activation, site.static)
 
 
 def _summary(plan: QuantPlan) -> list[str]:

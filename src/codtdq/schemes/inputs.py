@@ -1,77 +1,19 @@
-"""How a method quantizes what an operator reads: one module per scheme, its state in buffers.
-
-Every scheme sees tokens [B, N, C] (images, positions, channels), whatever the operator is, and
-returns x_hat in the same shape. `kind` and `settings()` rebuild the module, a file fills its
-buffers: that is all a checkpoint needs.
-"""
+"""Schemes that several methods use: float, one calibrated grid, a grid per token, a rescaling."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
-from codtdq.schemes.lowered import EngineInput
+from codtdq.schemes.base import InputScheme, build_input_scheme
 
 SCALE_BITS = 32  # a scale is a float32 here
 
 
-class InputQuantizer(nn.Module):
-    """Base of all schemes. A subclass sets `kind` and is known to checkpoints from then on."""
-
-    kind: ClassVar[str] = ""
-    known: ClassVar[dict[str, type[InputQuantizer]]] = {}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if not cls.kind:
-            raise ConfigError(f"{cls.__name__} needs a class attribute `kind`, its stored name")
-        other = InputQuantizer.known.get(cls.kind)
-        if other is not None and other.__qualname__ != cls.__qualname__:
-            raise ConfigError(f"input quantizer {cls.kind!r} exists already: {other.__name__}")
-        InputQuantizer.known[cls.kind] = cls
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """x_hat [B, N, C] of tokens [B, N, C]."""
-        raise NotImplementedError
-
-    def bits(self, channels: int) -> float:
-        """Effective bits of one activation value, run-time metadata included."""
-        raise NotImplementedError
-
-    def reference(self, tokens: Tensor) -> Tensor:
-        """The exact values that x_hat stands for: the tokens, unless they are rescaled first."""
-        return tokens
-
-    def engine_form(self) -> EngineInput | None:
-        """How the native engine computes this scheme; None: it does not."""
-        return None
-
-    def settings(self) -> dict[str, Any]:
-        """JSON-ready keywords that build the module again, without its buffers."""
-        return {}
-
-    def record(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the structure."""
-        return {"kind": self.kind, **self.settings()}
-
-
-def build_input_quantizer(record: dict[str, Any]) -> InputQuantizer:
-    """The module of a record, its buffers still empty."""
-    settings = dict(record)
-    kind = settings.pop("kind", None)
-    if kind not in InputQuantizer.known:
-        raise CheckpointError(
-            f"input quantizer {kind!r} is not known; import the file that defines its method "
-            "first (codtdq --import FILE ...)"
-        )
-    return InputQuantizer.known[kind](**settings)
-
-
-class FloatInput(InputQuantizer):
+class FloatInput(InputScheme):
     """No quantization."""
 
     kind = "float"
@@ -85,7 +27,7 @@ class FloatInput(InputQuantizer):
         return 32.0
 
 
-class StaticUniform(InputQuantizer):
+class StaticUniform(InputScheme):
     """One calibrated grid for the whole tensor, or one per channel.
 
     step, zero: [1] or [C]. Symmetric grids have zero 0 and signed codes.
@@ -133,7 +75,7 @@ class StaticUniform(InputQuantizer):
         return {"bits": self.code_bits, "symmetric": self.symmetric}
 
 
-class DynamicToken(InputQuantizer):
+class DynamicToken(InputScheme):
     """A range for every token, found when it arrives: absolute maximum, or minimum and maximum."""
 
     kind = "dynamic-token"
@@ -158,7 +100,7 @@ class DynamicToken(InputQuantizer):
         return {"bits": self.code_bits, "symmetric": self.symmetric}
 
 
-class Rescaled(InputQuantizer):
+class Rescaled(InputScheme):
     """Another scheme on (x - shift) / scale, per channel; the operator's weight undoes the scale.
 
     For rescalings that no norm in front of the operator can take over. scale, shift: [C].
@@ -170,13 +112,13 @@ class Rescaled(InputQuantizer):
 
     def __init__(
         self,
-        inner: InputQuantizer | dict[str, Any],
+        inner: InputScheme | dict[str, Any],
         *,
         scale: Tensor | None = None,
         shift: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.inner = build_input_quantizer(inner) if isinstance(inner, dict) else inner
+        self.inner = build_input_scheme(inner) if isinstance(inner, dict) else inner
         scale = torch.ones(1) if scale is None else scale.detach().float()
         self.register_buffer("scale", scale)
         self.register_buffer("shift", torch.zeros_like(scale) if shift is None else shift.detach())
@@ -192,6 +134,11 @@ class Rescaled(InputQuantizer):
     def bits(self, channels: int) -> float:
         """As the inner scheme."""
         return self.inner.bits(channels)
+
+    @property
+    def shares_batch(self) -> bool:
+        """As the inner scheme."""
+        return self.inner.shares_batch
 
     def settings(self) -> dict[str, Any]:
         """The inner scheme."""

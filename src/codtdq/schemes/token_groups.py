@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from codtdq.numerics.acceleration import faster
+from codtdq.schemes.base import InputScheme
 from codtdq.schemes.group_grid import quantize_groups, travelling_bits
-from codtdq.schemes.inputs import InputQuantizer
-from codtdq.schemes.lowered import EngineInput, GroupGrid
+from codtdq.schemes.lowered import GroupGrid, SearchedForm, Unlowered
 
 
-class TokenGroups(InputQuantizer):
+class TokenGroups(InputScheme):
     """Asymmetric groups along the channels; the last group of a token may be short.
 
     positions: tokens of an image, as calibration saw them: what an image's float32 is spread over.
@@ -54,9 +54,10 @@ class TokenGroups(InputQuantizer):
             self.along_pixels, self.unit,
         )  # fmt: skip
 
-    def engine_form(self) -> EngineInput:
-        """Groups on weighed grids."""
-        return EngineInput(self.grid)
+    def lower(self) -> SearchedForm | Unlowered:
+        """Groups on searched grids."""
+        reason = self.grid.unsupported_reason()
+        return SearchedForm(self.grid) if reason is None else Unlowered(reason)
 
     def plain(self, tokens: Tensor) -> Tensor:
         """x_hat [B, N, C], in torch."""

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codtdq.schemes.inputs import InputQuantizer, build_input_quantizer
-from codtdq.schemes.lowered import EngineInput, RowTransform
+from codtdq.schemes.base import InputScheme, build_input_scheme
+from codtdq.schemes.lowered import RowTransform, SearchedForm, Unlowered
 
 BLOCK = 32
 
@@ -76,7 +76,7 @@ class Transform:
         return [n for n, v in named.items() if v is not None] + ["hadamard"] * self.hadamard
 
 
-class Transformed(InputQuantizer):
+class Transformed(InputScheme):
     """Another scheme on x'; its operator holds W' and b'."""
 
     kind = "plus-transformed"
@@ -86,13 +86,13 @@ class Transformed(InputQuantizer):
 
     def __init__(
         self,
-        inner: InputQuantizer | dict[str, Any],
+        inner: InputScheme | dict[str, Any],
         hadamard: bool = False,
         *,
         transform: Transform | None = None,
     ) -> None:
         super().__init__()
-        self.inner = build_input_quantizer(inner) if isinstance(inner, dict) else inner
+        self.inner = build_input_scheme(inner) if isinstance(inner, dict) else inner
         given = transform or Transform()
         self.hadamard = hadamard or given.hadamard
         self.register_buffer("shift", _kept(given.shift, torch.float32))
@@ -117,12 +117,19 @@ class Transformed(InputQuantizer):
         """The transformed tokens."""
         return self.inner.reference(self.transform.tokens(tokens))
 
-    def engine_form(self) -> EngineInput | None:
+    def lower(self) -> SearchedForm | Unlowered:
         """The inner scheme behind this transform."""
-        inner = self.inner.engine_form()
-        if inner is None or inner.transform is not None:
-            return None
-        return EngineInput(inner.grid, self.transform.for_rows())
+        inner = self.inner.lower()
+        if isinstance(inner, SearchedForm) and inner.transform is None:
+            return SearchedForm(inner.grid, self.transform.for_rows())
+        if isinstance(inner, Unlowered):
+            return inner
+        return Unlowered(f"{self.inner.kind!r} behind a transform is only simulated")
+
+    @property
+    def shares_batch(self) -> bool:
+        """As the inner scheme."""
+        return self.inner.shares_batch
 
     def bits(self, channels: int) -> float:
         """As the inner scheme: what is done is known beforehand and does not travel."""

@@ -19,8 +19,9 @@ from torch import Tensor
 from codtdq.numerics.affine import EPS, code_limits
 from codtdq.numerics.nvfp4 import LARGEST_E4M3, to_e4m3
 from codtdq.numerics.packing import NIBBLE_BITS
-from codtdq.schemes.lowered import EngineWeight
-from codtdq.schemes.weights import WeightStore, pack_unsigned, unpack_unsigned
+from codtdq.schemes.base import WeightScheme
+from codtdq.schemes.lowered import LoweredWeight, Unlowered
+from codtdq.schemes.weights import pack_unsigned, unpack_unsigned
 
 FEW_CHANNELS = 16  # below: groups run across taps
 HEADROOM = 1.5  # scales are refined later and may grow
@@ -71,7 +72,7 @@ class ScaleFormat:
         return to_e4m3(size).float().copysign(scaled).to(torch.float8_e4m3fn)
 
 
-class GroupedWeight(WeightStore):
+class GroupedWeight(WeightScheme):
     """Packed codes [O, K], E4M3 scales [O, groups] as bytes, one float32."""
 
     kind = "plus-groups"
@@ -112,15 +113,16 @@ class GroupedWeight(WeightStore):
         steps = self._scales()[:, group_index(self.shape, self.group)]
         return weight_from_rows(self._codes() * steps, self.shape)
 
-    def engine_form(self) -> EngineWeight | None:
-        """Codes and scales tap by tap; None where a group spans taps, or a code a nibble."""
+    def lower(self) -> LoweredWeight | Unlowered:
+        """Codes and scales tap by tap."""
         channels, taps = self.shape[1], math.prod(self.shape[2:])
-        across = channels < FEW_CHANNELS and taps > 1
-        if self.code_bits > NIBBLE_BITS or across or not self.group:
-            return None
+        if self.code_bits > NIBBLE_BITS:
+            return Unlowered(f"its weight has {self.code_bits} bits, more than 4")
+        if (channels < FEW_CHANNELS and taps > 1) or not self.group:
+            return Unlowered("a group of its weight spans taps")
         codes = self._codes().to(torch.int8).reshape(self.shape[0], taps, channels)
         factor = self.unit.expand(self.shape[0], 1)  # scales stay E4M3 numbers: few digits are fast
-        return EngineWeight(codes, self._multiples(), factor, self.group)
+        return LoweredWeight(codes, self._multiples(), factor, self.group)
 
     def _codes(self) -> Tensor:
         rows, columns = self.shape[0], math.prod(self.shape[1:])

@@ -1,70 +1,20 @@
-"""How a method stores a weight: integer codes and their scales, in buffers, as they are saved."""
+"""Weights that stay float, and integer codes on uniform grids with a zero-point."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.affine import code_limits, decode_shifted, encode_shifted, grid_of
 from codtdq.numerics.packing import NIBBLE_BITS
-from codtdq.schemes.lowered import EngineWeight
+from codtdq.schemes.base import WeightScheme
+from codtdq.schemes.lowered import LoweredWeight, Unlowered
 
 
-class WeightStore(nn.Module):
-    """Base of all stores. A subclass sets `kind` and is known to checkpoints from then on."""
-
-    kind: ClassVar[str] = ""
-    known: ClassVar[dict[str, type[WeightStore]]] = {}
-    shape: torch.Size  # of the float weight
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if not cls.kind:
-            raise ConfigError(f"{cls.__name__} needs a class attribute `kind`, its stored name")
-        other = WeightStore.known.get(cls.kind)
-        if other is not None and other.__qualname__ != cls.__qualname__:
-            raise ConfigError(f"weight store {cls.kind!r} exists already: {other.__name__}")
-        WeightStore.known[cls.kind] = cls
-
-    def dequantize(self) -> Tensor:
-        """W_hat in float32, in the shape of the float weight."""
-        raise NotImplementedError
-
-    def engine_form(self) -> EngineWeight | None:
-        """The weight as the native engine takes it; None: it does not."""
-        return None
-
-    def settings(self) -> dict[str, Any]:
-        """JSON-ready keywords that build the store again, without its buffers."""
-        return {"shape": list(self.shape)}
-
-    def record(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the structure."""
-        return {"kind": self.kind, **self.settings()}
-
-    def bits(self) -> float:
-        """Effective bits per weight: everything that is stored."""
-        stored = sum(buffer.numel() * buffer.element_size() for buffer in self.buffers())
-        return 8 * stored / max(math.prod(self.shape), 1)
-
-
-def build_weight_store(record: dict[str, Any]) -> WeightStore:
-    """The store of a record, its buffers still empty."""
-    settings = dict(record)
-    kind = settings.pop("kind", None)
-    if kind not in WeightStore.known:
-        raise CheckpointError(
-            f"weight store {kind!r} is not known; import the file that defines its method first "
-            "(codtdq --import FILE ...)"
-        )
-    return WeightStore.known[kind](**settings)
-
-
-class FloatWeight(WeightStore):
+class FloatWeight(WeightScheme):
     """The weight as it is."""
 
     kind = "float"
@@ -86,8 +36,12 @@ class FloatWeight(WeightStore):
         """The weight."""
         return self.values
 
+    def lower(self) -> LoweredWeight | Unlowered:
+        """None: it is float."""
+        return Unlowered("its weight stays float")
 
-class UniformWeight(WeightStore):
+
+class UniformWeight(WeightScheme):
     """Integer codes on uniform grids, one per output channel or one for the whole tensor.
 
     step, zero: [O, 1] or [1, 1]; codes are packed two to a byte up to 4 bits.

@@ -15,6 +15,7 @@ from codtdq.engine import use_backend
 from codtdq.engine.cpu import library
 from codtdq.numerics.weight import from_rows, row_shape
 from codtdq.operators import quant_operators
+from small_nets import simulate
 
 needs_engine = pytest.mark.skipif(
     native.unavailable_reason() is not None, reason=f"no engine: {native.unavailable_reason()}"
@@ -27,7 +28,7 @@ def quantized(module, mode="per_token_group", preset="cod-tdq", calibration=None
     """A module alone, quantized with one activation mode for every kind of operator."""
     modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), mode)
     changes = {"first_layer": "quantize", "float_storage": "fp32", "act_modes": modes} | changes
-    return codtdq.quantize(module.eval(), codtdq.preset(preset, **changes), calibration)
+    return simulate(module.eval(), codtdq.preset(preset, **changes), calibration)
 
 
 def native_only(model):

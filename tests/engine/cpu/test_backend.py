@@ -12,12 +12,13 @@ from torch import nn
 
 import codtdq
 import small_nets
-from codtdq.engine import BackendRecord, backend_of, foresee, use_backend
+from codtdq.engine import BackendRecord, backend_of, predict_backend, use_backend
 from codtdq.engine import cpu as native
 from codtdq.engine.cpu import library
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.provenance import provenance
 from codtdq.operators import quant_operators
+from small_nets import simulate
 
 pytestmark = needs_engine
 
@@ -25,7 +26,7 @@ pytestmark = needs_engine
 def net(config="cod-tdq", seed=0, **changes):
     """All kinds of operators; the one with 8-bit weights stays simulated."""
     changes = {"layer_overrides": {"depthwise": {"weight_bits": 8}}} | changes
-    return codtdq.quantize(small_nets.small_net(seed=seed), codtdq.preset(config, **changes))
+    return simulate(small_nets.small_net(seed=seed), codtdq.preset(config, **changes))
 
 
 def outputs(model, x=None):
@@ -154,7 +155,7 @@ def test_whole_models_agree(config):
 def test_a_transformer_agrees():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(48, 4, 96, batch_first=True, activation="gelu")
-    model = codtdq.quantize(nn.TransformerEncoder(layer, 2).eval(), "cod-tdq")
+    model = simulate(nn.TransformerEncoder(layer, 2).eval(), "cod-tdq")
     x = torch.randn(2, 10, 48)
     with native.disabled():
         simulated = outputs(model, x)
@@ -329,16 +330,16 @@ def test_results_tell_who_computed_them():
     json.dumps(facts)
 
 
-def test_a_plan_foresees_the_backend():
+def test_a_plan_predict_backends_the_backend():
     float_net = small_nets.small_net()
     config = codtdq.preset("cod-tdq", layer_overrides={"depthwise": {"weight_bits": 8}})
-    found = foresee(float_net, codtdq.plan(float_net, config))
+    found = predict_backend(float_net, codtdq.plan(float_net, config))
     actual = use_backend(net())
     assert (found.name, found.reason) == (actual.name, actual.reason)
     assert (found.native, found.fallbacks) == (actual.native, actual.fallbacks)
 
 
-def test_a_plan_foresees_that_there_is_no_engine(without_engine):
+def test_a_plan_predict_backends_that_there_is_no_engine(without_engine):
     float_net = small_nets.small_net()
-    found = foresee(float_net, codtdq.plan(float_net, "cod-tdq"))
+    found = predict_backend(float_net, codtdq.plan(float_net, "cod-tdq"))
     assert found == BackendRecord("reference", "no compiler was there")

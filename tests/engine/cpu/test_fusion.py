@@ -15,6 +15,7 @@ from codtdq.engine import fusion, use_backend
 from codtdq.engine.cpu import executors as cpu
 from codtdq.models.escnet_blocks import GatedGelu
 from codtdq.operators import quant_operators
+from small_nets import simulate
 
 pytestmark = needs_engine
 
@@ -60,7 +61,7 @@ def net(preset="cod-tdq-guarded", seed=0):
         nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)  # negative factors too
         norm.running_mean.normal_(), norm.running_var.uniform_(0.1, 3)
     modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), "per_token_group")
-    return codtdq.quantize(model, codtdq.preset(preset, act_modes=modes, float_storage="fp32"))
+    return simulate(model, codtdq.preset(preset, act_modes=modes, float_storage="fp32"))
 
 
 def image(batch=2, seed=1):
@@ -215,7 +216,7 @@ def test_a_model_that_cannot_be_traced_is_not_fused_and_says_so():
 
 @pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
 def test_registered_models_keep_their_maps_in_channels_last_order(name):
-    model = codtdq.quantize(codtdq.create_model(name), "cod-tdq-guarded")
+    model = simulate(codtdq.create_model(name), "cod-tdq-guarded")
     record = use_backend(model, "cpu")
     assert record.fused > 10 and record.sharing > 5 and not record.fallbacks
     orders = []

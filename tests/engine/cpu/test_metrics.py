@@ -6,13 +6,14 @@ from engine_cases import native_only, needs_engine
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import evaluate
+from small_nets import simulate
 
 pytestmark = needs_engine
 
 
 def compare(name, preset, images):
     data = open_dataset("camosynth", limit=images)
-    model = codtdq.quantize(codtdq.create_model(name), codtdq.preset(preset, model=name))
+    model = simulate(codtdq.create_model(name), codtdq.preset(preset, model=name))
     simulated = evaluate(model, data).metrics
     native = evaluate(native_only(model), data).metrics
     assert native["S"] != simulated["S"]  # it did run

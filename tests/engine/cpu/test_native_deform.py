@@ -12,6 +12,7 @@ from codtdq.engine import use_backend
 from codtdq.engine.cpu import deform
 from codtdq.engine.float_operators import DeformExecutor, float_operators
 from codtdq.models.deform import DeformConv2d
+from small_nets import simulate
 
 pytestmark = needs_engine
 
@@ -78,7 +79,7 @@ def test_only_what_needs_torch_goes_to_torch():
 
 
 def test_a_backend_takes_them_and_gives_them_back():
-    model = codtdq.quantize(codtdq.create_model("escnet-small").eval(), "cod-tdq-guarded")
+    model = simulate(codtdq.create_model("escnet-small").eval(), "cod-tdq-guarded")
     names = tuple(float_operators(model))
     assert names and all(model.get_submodule(name).executor is None for name in names)
     record = use_backend(model, "cpu")

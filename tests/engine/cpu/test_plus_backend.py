@@ -11,13 +11,12 @@ import codtdq
 from codtdq.engine import backend_of, use_backend
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.products import Window, product
-from codtdq.engine.cpu.searched import encode_tokens, weigh_spec
+from codtdq.engine.cpu.searched import encode_tokens, search_spec
 from codtdq.engine.cpu.weights import PackedWeights
 from codtdq.errors import UnsupportedError
 from codtdq.methods import apply_method
 from codtdq.numerics.affine import nearest
-from codtdq.operators import quant_operators, sim_operators
-from codtdq.operators.simulated import sim_class_for
+from codtdq.operators import operator_for, quant_operators
 from codtdq.schemes.inputs import DynamicToken, StaticUniform
 from codtdq.schemes.pixel_groups import PixelGroups
 from codtdq.schemes.token_groups import TokenGroups
@@ -28,6 +27,7 @@ from codtdq.schemes.weight_groups import (
     group_index,
     weight_rows,
 )
+from small_nets import simulate
 
 pytestmark = needs_engine
 
@@ -47,7 +47,7 @@ def weight_of(weight, group=32):
 def simulated(module, inputs, group=32):
     """The operator as the method leaves it."""
     weight = weight_of(module.weight, group)
-    return sim_class_for(module).adopt(module.eval(), inputs=inputs, weight=weight)
+    return operator_for(module).adopt(module.eval(), inputs=inputs, weight=weight)
 
 
 def tokens(channels, transformed=False, **settings):
@@ -159,11 +159,11 @@ def close(found, expected):
 
 @pytest.mark.parametrize("name", SETS)
 def test_brief_scales_and_their_factors(name):
-    weight = weight_of(torch.randn(37, 600)).engine_form()
+    weight = weight_of(torch.randn(37, 600)).lower()
     with instruction_set(name):
         x = torch.randn(1, 50, 600)
-        form = tokens(600, trials=2).engine_form()
-        codes = encode_tokens(x, weigh_spec(form.grid, None), 32, form.grid.reach)
+        form = tokens(600, trials=2).lower()
+        codes = encode_tokens(x, search_spec(form.grid, None), 32, form.grid.reach)
         packed = PackedWeights.pack(weight.codes, weight.scale, 32, 32, weight.factor)
         joined = PackedWeights.pack(weight.codes, weight.scale * weight.factor * 1.1, 32, 32)
         assert packed.brief and not joined.brief
@@ -222,7 +222,7 @@ def test_what_stays_simulated_is_listed_with_its_reason():
         "few": simulated(nn.Conv2d(8, 8, 3), pixels()),
         "other": simulated(nn.Linear(64, 8), DynamicToken(4)),
         "eight": simulated(nn.Linear(64, 8), TokenGroups(8)),
-        "plain": sim_class_for(nn.Linear(2, 2)).adopt(nn.Linear(64, 8), inputs=tokens(64)),
+        "plain": operator_for(nn.Linear(2, 2)).adopt(nn.Linear(64, 8), inputs=tokens(64)),
         "grouped": simulated(nn.Conv2d(64, 8, 3, groups=2), tokens(64)),
         "cut": simulated(nn.Linear(64, 8), tokens(64), group=16),
     })  # fmt: skip
@@ -250,7 +250,7 @@ def image():
 def nearest_codes(architecture):
     """A small network as the method cuts it, without its calibration."""
     model = codtdq.create_model(architecture).eval()
-    twin = codtdq.quantize(copy.deepcopy(model), "cod-tdq")
+    twin = simulate(copy.deepcopy(model), "cod-tdq")
     for site in (operator.site for operator in quant_operators(twin).values()):
         module = model.get_submodule(site.name)
         if site.role == "first":
@@ -274,12 +274,12 @@ def test_a_whole_network_gives_the_masks_of_its_simulation(architecture):
 
         return hook
 
-    hooks = [m.register_forward_hook(keep(n)) for n, m in sim_operators(model).items()]
+    hooks = [m.register_forward_hook(keep(n)) for n, m in quant_operators(model).items()]
     expected = mask(outputs(model, image()))
     for hook in hooks:
         hook.remove()
     record = use_backend(model)
-    assert set(record.native) | set(record.fallbacks) == set(sim_operators(model))
+    assert set(record.native) | set(record.fallbacks) == set(quant_operators(model))
     assert len(record.native) > 10 * len(record.fallbacks) and record.fused and record.sharing
     found = mask(outputs(model, image()))
     # a last bit that differs can move a later code; weights to the nearest do not forgive that

@@ -13,6 +13,7 @@ from torch import nn
 import codtdq
 from codtdq.engine import use_backend
 from codtdq.engine.cpu import library
+from small_nets import simulate
 
 pytestmark = needs_engine
 
@@ -22,7 +23,7 @@ def through_engine(x, activation):
     net = nn.Sequential(nn.Linear(1, 1), activation).eval()
     with torch.no_grad():
         net[0].weight.fill_(1.0), net[0].bias.zero_()
-    model = codtdq.quantize(net, codtdq.preset("dstg-only", float_storage="fp32"))
+    model = simulate(net, codtdq.preset("dstg-only", float_storage="fp32"))
     record = use_backend(model, "cpu", example=x)
     assert record.fused == 1
     with torch.no_grad():

@@ -9,7 +9,7 @@ from engine_cases import SETS, instruction_set, needs_engine, torch_threads, wei
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codtdq.engine.cpu.searched import encode_pixels, encode_tokens, weigh_spec
+from codtdq.engine.cpu.searched import encode_pixels, encode_tokens, search_spec
 from codtdq.schemes.pixel_groups import PixelGroups
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
@@ -64,14 +64,14 @@ def transform_of(kind, channels, seed):
 def decoded(scheme, x, transform):
     """What the codes of the engine stand for, [B, N, C]; checks what belongs to them."""
     images, positions, channels = x.shape
-    form = Transformed(scheme, transform=transform).engine_form()
+    form = Transformed(scheme, transform=transform).lower()
     if scheme.along_pixels:
-        found = encode_pixels(x, weigh_spec(*form), scheme.code_bits)
+        found = encode_pixels(x, search_spec(*form), scheme.code_bits)
         steps = found.step.repeat_interleave(min(scheme.group, positions), 1)[:, :positions]
         codes = found.codes.view(x.shape)
     else:
         stored = min(scheme.group, -(-channels // 4) * 4)
-        found = encode_tokens(x, weigh_spec(*form), stored, scheme.code_bits)
+        found = encode_tokens(x, search_spec(*form), stored, scheme.code_bits)
         groups = found.codes.view(images * positions, -1, stored)
         assert torch.equal(groups.sum(2, dtype=torch.int32), found.sums)
         assert not found.codes[:, channels:].any()

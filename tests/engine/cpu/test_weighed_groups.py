@@ -5,7 +5,7 @@ import torch
 from engine_cases import SETS, instruction_set, needs_engine, torch_threads, weighed_losses
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.searched import encode_pixels, encode_tokens, values, weigh_spec
+from codtdq.engine.cpu.searched import encode_pixels, encode_tokens, search_spec, values
 from codtdq.errors import UnsupportedError
 from codtdq.schemes.group_grid import ZERO_POINTS
 from codtdq.schemes.lowered import engine_values
@@ -151,7 +151,7 @@ def test_codes_steps_and_sums_belong_together(channels, name):
     scheme, x = TokenGroups(4, 32, trials=4), noise(2, 37, channels)
     stored = min(32, -(-channels // 4) * 4)
     with instruction_set(name):
-        found = encode_tokens(x, weigh_spec(scheme.grid), stored, 4)
+        found = encode_tokens(x, search_spec(scheme.grid), stored, 4)
         x_hat = scheme(x)
     groups = found.codes.view(2 * 37, -1, stored)
     assert torch.equal(groups.sum(2, dtype=torch.int32), found.sums)
@@ -163,7 +163,7 @@ def test_codes_steps_and_sums_belong_together(channels, name):
 
 def test_codes_and_steps_of_pixel_groups():
     scheme, x = PixelGroups(4, 32, trials=4), noise(2, 70, 24)
-    found = encode_pixels(x, weigh_spec(scheme.grid), 4)
+    found = encode_pixels(x, search_spec(scheme.grid), 4)
     assert found.step.shape == (2, 3, 24)
     steps = found.step.repeat_interleave(32, 1)[:, :70]
     assert torch.equal(found.codes.view(2, 70, 24) * steps, scheme(x))
@@ -180,10 +180,10 @@ def test_transforms_give_the_bits_of_torch(channels, name):
         Transform(order=order), Transform(shift, scale, order, True),
     ):  # fmt: skip
         scheme = Transformed(TokenGroups(4, 32, trials=4), transform=transform)
-        form = scheme.engine_form()
+        form = scheme.lower()
         stored = min(32, -(-channels // 4) * 4)
         with instruction_set(name):
-            found = encode_tokens(x, weigh_spec(*form), stored, 4)
+            found = encode_tokens(x, search_spec(*form), stored, 4)
             expected = scheme(x)
         flat = (found.codes.view(100, -1, stored) * found.step.unsqueeze(2)).flatten(1)
         assert torch.equal(flat[:, :channels], expected.flatten(0, 1))

@@ -74,10 +74,10 @@ def test_it_works_from_python_and_survives_a_file(method_file):
 
 
 def test_the_page_names_what_exists():
-    from codtdq.methods.workbench import MethodSite, Workbench
+    from codtdq.methods.workbench import Site, Workbench
 
     names = set(re.findall(r"`bench\.(\w+)", PAGE.read_text()))
     known = {*dir(Workbench), *Workbench.__dataclass_fields__}
     assert {"sites", "install", "graph"} <= names <= known
     fields = {"name", "kind", "source", "channels", "act_bits", "weight_bits"}
-    assert fields <= set(MethodSite.__dataclass_fields__)
+    assert fields <= set(Site.__dataclass_fields__)

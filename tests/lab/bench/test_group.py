@@ -17,7 +17,7 @@ from codtdq.lab.bench.group import run_group
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.usage import Usage
 from codtdq.methods import apply_method
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.base import InputScheme
 
 EASY = "camosynth/test-easy"
 COLUMNS = {"name", "S", "wF", "E_mean", "F_mean", "MAE"}
@@ -167,26 +167,26 @@ def test_outliers_are_planted_and_recorded(settings, tmp_path, monkeypatch):
 
 
 def test_diagnosis_of_a_methods_own_operators(plugin):
-    from codtdq.operators.simulated import SimConv2d, sim_operators
+    from codtdq.operators import QuantConv2d, quant_operators
 
     model = codtdq.create_model("test-bench")
     batches = [torch.rand(1, 3, 32, 32) for _ in range(2)]
     assert diagnose(model, batches) is None
 
-    class Halves(InputQuantizer):
+    class Halves(InputScheme):
         kind = "test-halves"
 
         def forward(self, tokens):
             return torch.where(tokens > 0.5, tokens, torch.zeros_like(tokens))
 
-    SimConv2d.adopt(model.stem, inputs=Halves())
+    QuantConv2d.adopt(model.stem, inputs=Halves())
     found = diagnose(model, batches)
     x = torch.cat(batches).double()
     lost = x[x <= 0.5]
     ratio = x.square().sum() / lost.square().sum()
     assert found["sqnr_db"] == pytest.approx(10 * ratio.log10().item(), abs=1e-3)
     assert found["zero_mass"] == pytest.approx(len(lost) / x.numel(), abs=1e-5)
-    assert all(op.listener is None for op in sim_operators(model).values())
+    assert all(op.listener is None for op in quant_operators(model).values())
 
 
 def test_a_failing_calibration_is_a_row_per_data_set(settings, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from codtdq.lab.diagnosis.rowfile import RowFile
 from codtdq.lab.diagnosis.sensitivity import SensitivityRow, measure_sensitivity
 from codtdq.lab.diagnosis.switchboard import Switchboard
 from codtdq.operators import QuantOperator
+from small_nets import simulate
 
 WIDTH = 32
 NAIVE = codtdq.preset("w4a4", float_storage="fp32")
@@ -64,7 +65,7 @@ def test_switching_is_exact_and_is_undone(chain):
     board = Switchboard(chain, NAIVE)
     held = board.model.fragile  # a reference from elsewhere follows
     with torch.no_grad():
-        full = codtdq.quantize(chain, NAIVE)(x)
+        full = simulate(chain, NAIVE)(x)
         with board.only(["fragile"]) as model:
             assert isinstance(held, QuantOperator)
             assert not isinstance(model.calm, QuantOperator)
@@ -124,7 +125,7 @@ def test_the_proposal_protects_what_is_planted_and_no_more(outlier, skip, eight)
     assert proposal.config.keep_a8_patterns == eight
     assert proposal.met and proposal.drop <= 0.1
     # the proposal was measured as it will be used
-    again = score(codtdq.quantize(chain, proposal.config))
+    again = score(simulate(chain, proposal.config))
     assert proposal.score == pytest.approx(again, abs=1e-12)
 
 

@@ -25,7 +25,7 @@ from codtdq.lab.selection.candidates import apply_config
 from codtdq.lab.selection.features import SAMPLES, Drift, FloatReference, sampled
 from codtdq.lab.selection.score import bounded
 from codtdq.lab.selection.statistics import InputStatistics
-from small_nets import images, small_net
+from small_nets import images, simulate, small_net
 
 GROUPS = codtdq.preset("cod-tdq-guarded", float_storage="fp32", weight_bits=8, first_layer="float")
 
@@ -123,12 +123,12 @@ def test_samples_are_bounded_and_at_fixed_places():
 def test_a_candidate_is_what_quantize_would_make():
     model, x = small_net(), images(1)
     base = codtdq.preset("cod-tdq", float_storage="fp32")
-    quantized = codtdq.quantize(model, base)
+    quantized = simulate(model, base)
     for candidate in (Candidate(16, None, 0.4), Candidate(8, 0.5, None), Candidate(32, 1.0, 0.2)):
         config = candidate.config(base)
         apply_config(quantized, model, config)
         with torch.no_grad():
-            assert torch.equal(quantized(x), codtdq.quantize(model, config)(x)), candidate
+            assert torch.equal(quantized(x), simulate(model, config)(x)), candidate
 
 
 def test_the_grid_has_every_combination_once():
@@ -164,7 +164,7 @@ def test_boundary_rho_counts_tokens_on_the_band_only(mode):
     """Weak evidence beside a strong channel is planted on the band and nowhere else."""
     model = Square().eval()
     image = square_image()
-    config = codtdq.QuantConfig(
+    config = codtdq.CodTdqConfig(
         act_modes=dict.fromkeys(("linear", "conv", "depthwise", "first"), mode),
         tau=None, zero_ratio=None, weight_bits=None, first_layer="quantize",
         skip_patterns=["head"], float_storage="fp32",
@@ -173,7 +173,7 @@ def test_boundary_rho_counts_tokens_on_the_band_only(mode):
     band = PredictedBand(model, reference)
     on_band = band.labels(0, "lift", 0, 24 * 24).reshape(24, 24)
     image[0, 1:] = torch.where(on_band, 0.1, 4.0)  # 0.1 of 4 is below half a step (4 / 14)
-    statistics = InputStatistics(quantized := codtdq.quantize(model, config), band)
+    statistics = InputStatistics(quantized := simulate(model, config), band)
     with torch.inference_mode(), statistics.listening(0):
         quantized(image)
     assert statistics.boundary_rho0() == pytest.approx(2 / 3)  # two channels of three are lost
@@ -209,7 +209,7 @@ def test_per_layer_choices_are_planted(two):
     plan = codtdq.plan(two, config)
     assert plan.site("blocks").activation.group_size == 16
     assert plan.site("signs").activation.group_size == 64
-    assert codtdq.QuantConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert codtdq.CodTdqConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     # and the mixture is as good as small groups everywhere, at fewer bits
     terms, bits = selector.score(config)
     small, more = selector.score(Candidate(16, None, None).config(GROUPS))

@@ -6,11 +6,11 @@ import torch
 import codtdq
 from codtdq.errors import ConfigError
 from codtdq.methods import apply_method
-from codtdq.methods.plus.base_ranges import ProjectedRanges
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.projected import ProjectedRange
 from codtdq.schemes.token_groups import TokenGroups
-from small_nets import images, small_net
+from small_nets import images, simulate, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(2)]
 OFF = {
@@ -26,30 +26,30 @@ def quantize(**changes):
 
 
 def inputs_of(model):
-    return [op.input_quantizer for op in sim_operators(model).values()]
+    return [op.input_scheme for op in quant_operators(model).values()]
 
 
 def test_activations_are_those_of_the_preset():
-    found = sim_operators(quantize())
-    preset = codtdq.quantize(small_net(), "cod-tdq")
+    found = quant_operators(quantize())
+    preset = simulate(small_net(), "cod-tdq")
     compared = 0
     for name, operator in found.items():
         if operator.role == "first":
             continue  # the image has static bits of its own
         site = preset.get_submodule(name).site
-        assert isinstance(operator.input_quantizer, ProjectedRanges)
-        assert operator.input_quantizer.spec == site.activation, name
+        assert isinstance(operator.input_scheme, ProjectedRange)
+        assert operator.input_scheme.spec == site.activation, name
         tokens = torch.randn(2, 9, site.inputs, generator=torch.Generator().manual_seed(0))
         expected = codtdq.numerics.quantize(tokens, site.activation).x_hat
-        assert torch.equal(operator.input_quantizer(tokens), expected)
+        assert torch.equal(operator.input_scheme(tokens), expected)
         compared += 1
     assert compared >= 4
 
 
 def test_weights_have_one_scale_per_output_that_just_covers():
     model, floating = quantize(), small_net()
-    for name, operator in sim_operators(model).items():
-        store, weight = operator.weight_store, floating.get_submodule(name).weight
+    for name, operator in quant_operators(model).items():
+        store, weight = operator.weight_scheme, floating.get_submodule(name).weight
         assert store.scales.shape == (weight.shape[0], 1)
         step = store._scales().reshape(-1, *[1] * (weight.ndim - 1))
         # half a step of rounding, and what the three mantissa bits of the scale cut off

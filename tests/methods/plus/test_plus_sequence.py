@@ -12,15 +12,14 @@ from codtdq.errors import ConfigError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.predict import mask_logits
 from codtdq.lab.stress import plant_outliers
-from codtdq.methods import apply_method
-from codtdq.methods.outline import outline
+from codtdq.methods import apply_method, outline
 from codtdq.methods.plus import sequence
 from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.plus.paired_run import Lockstep
 from codtdq.methods.plus.sequence import lanes_for, least_lanes
-from codtdq.methods.registry import MethodConfig
+from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
-from codtdq.operators.simulated import sim_operators
+from codtdq.operators import quant_operators
 from small_nets import images, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(4)]
@@ -105,9 +104,7 @@ def test_lanes_that_start_late_run_through_what_is_settled():
 
 
 def test_lanes_follow_rows_and_room():
-    bench = Workbench(
-        nn.Sequential(nn.Conv2d(64, 8, 3)), MethodConfig(), [torch.randn(1, 64, 9, 9)]
-    )
+    bench = Workbench(nn.Sequential(nn.Conv2d(64, 8, 3)), QuantConfig(), [torch.randn(1, 64, 9, 9)])
     site = bench.sites[0]  # 576 columns: 9216 rows are wanted
     x, y = torch.empty(1, 64, 32, 32), torch.empty(1, 8, 32, 32)
     assert lanes_for(site, (x, y), 1, 1) == 9
@@ -138,7 +135,7 @@ def test_lanes_that_ended_for_lack_of_room_do_not_start_again(monkeypatch):
         monkeypatch.setattr(sequence, name, 1)
     plans = iter([2, 5, 3, 9, 2, 9, 9, 9])
     monkeypatch.setattr(sequence, "lanes_for", lambda *_: next(plans))
-    facts = quantize().method_record.notes["operators"].values()
+    facts = quantize().quant_record.notes["operators"].values()
     assert [fact["lanes"] for fact in facts] == [2, 5, 3, 3, 2, 2, 2, 2]
 
 
@@ -157,24 +154,24 @@ def test_a_failing_model_ends_all_lanes():
 
 def test_bits_are_within_the_budget(default):
     # the small net has 48 channels and 16 positions; real layers are wider and cost less
-    sims = sim_operators(default)
-    assert sims["mlp.fc2"].input_quantizer.bits(192) <= 4.6
+    sims = quant_operators(default)
+    assert sims["mlp.fc2"].input_scheme.bits(192) <= 4.6
     assert all(
-        sim.weight_store.bits() <= 4.6 for name, sim in sims.items() if name.startswith("mlp")
+        sim.weight_scheme.bits() <= 4.6 for name, sim in sims.items() if name.startswith("mlp")
     )
 
 
 def test_the_outline_knows_formats_and_bits_beforehand(default):
     found = outline(small_net(), METHOD, torch.zeros_like(BATCHES[0][:1]))
-    assert found.bits == default.method_record.bits
-    operators = sim_operators(default)
+    assert found.bits == default.quant_record.bits
+    operators = quant_operators(default)
     assert [row.name for row in found.rows] == list(operators)
     for row in found.rows:
         operator = operators[row.name]
-        scheme = operator.input_quantizer
+        scheme = operator.input_scheme
         scheme = getattr(scheme, "inner", scheme)  # a transform changes no format
-        assert (row.weights, row.activations) == (operator.weight_store.kind, scheme.kind)
-        assert row.weight_bits == pytest.approx(operator.weight_store.bits())
+        assert (row.weights, row.activations) == (operator.weight_scheme.kind, scheme.kind)
+        assert row.weight_bits == pytest.approx(operator.weight_scheme.bits())
 
 
 def test_no_outline_without_calibration():
@@ -218,7 +215,7 @@ def test_outliers_behind_norms_make_no_difference(default):
 
 
 def test_saved_models_come_back_bit_for_bit(default, tmp_path):
-    assert any("transformed" in sim.input_quantizer.kind for sim in sim_operators(default).values())
+    assert any("transformed" in sim.input_scheme.kind for sim in quant_operators(default).values())
     codtdq.save(default, tmp_path / "model")
     loaded = codtdq.load(tmp_path / "model", model=small_net(seed=5), backend="reference")
     x = images(3, seed=8)
@@ -237,7 +234,7 @@ def test_resumes_where_it_was(default, tmp_path, monkeypatch):
     x = images(3, seed=8)
     state()
     files = sorted(tmp_path.glob("plus-*/*.safetensors"))
-    assert len(settled) == len(files) == len(sim_operators(default))
+    assert len(settled) == len(files) == len(quant_operators(default))
     for path in files[::2]:
         path.unlink()
     settled.clear()
@@ -282,8 +279,8 @@ def test_a_resumed_calibration_runs_as_many_lanes(default, tmp_path, monkeypatch
     for file in files[-2:]:
         file.unlink()
     again = calibrate()
-    assert again.method_record.notes == whole.method_record.notes
-    counts = {fact["lanes"] for fact in whole.method_record.notes["operators"].values()}
+    assert again.quant_record.notes == whole.quant_record.notes
+    counts = {fact["lanes"] for fact in whole.quant_record.notes["operators"].values()}
     assert len(counts) > 1
     x = images(2, seed=3)
     assert torch.equal(run(again, x), run(whole, x))
@@ -301,8 +298,8 @@ def test_real_networks_stay_within_the_budget(name):
     model = codtdq.create_model(name).eval()
     data = CalibrationImages(model, open_dataset("camosynth/calib", limit=8), count=8, batch_size=2)
     quantized = apply_method(model, METHOD, data)
-    assert quantized.method_record.bits["weight"] <= 4.6
-    assert quantized.method_record.bits["activation"] <= 4.6
+    assert quantized.quant_record.bits["weight"] <= 4.6
+    assert quantized.quant_record.bits["activation"] <= 4.6
     val = next(iter(CalibrationImages(model, open_dataset("camosynth/val", limit=8), batch_size=8)))
     logits = [mask_logits(m, model.info, val) for m in (quantized, model)]
     first, second = (torch.sigmoid(y) > 0.5 for y in logits)

@@ -6,7 +6,7 @@ from torch import nn
 
 from codtdq.methods.plus.equalize import equalizing_scale
 from codtdq.methods.plus.method import install_transform
-from codtdq.methods.registry import MethodConfig
+from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
 from codtdq.schemes.inputs import FloatInput
 from codtdq.schemes.transforms import Transform, rotate_blocks
@@ -57,7 +57,7 @@ def test_the_operator_computes_what_it_did(part, kind):
     x = torch.randn(2, 5, CHANNELS) if kind == "linear" else torch.randn(2, CHANNELS, 5, 5)
     model = nn.Sequential(module).eval().requires_grad_(False)
     wanted = model(x)
-    bench = Workbench(model, MethodConfig(), [x])
+    bench = Workbench(model, QuantConfig(), [x])
     transform = Transform(**PARTS[part])
     (site,) = bench.sites
     install_transform(bench, site, FloatInput(), transform)

@@ -15,7 +15,7 @@ from codtdq.methods.plus.rounding import (
     refine,
     search_scales,
 )
-from codtdq.operators.simulated import input_tokens
+from codtdq.operators.tokens import input_tokens
 from codtdq.schemes.weight_groups import (
     GroupedWeight,
     ScaleFormat,

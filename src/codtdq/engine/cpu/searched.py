@@ -20,7 +20,7 @@ from codtdq.schemes.lowered import GroupGrid, RowTransform
 ZERO_POINTS = {"none": 0, "inside": 1, "wide": 2}
 
 
-def weigh_spec(grid: GroupGrid, transform: RowTransform | None = None) -> WeighSpec:
+def search_spec(grid: GroupGrid, transform: RowTransform | None = None) -> WeighSpec:
     """The engine's form; it points into the tensors of the transform and keeps them."""
     shift, scale, order, hadamard = transform or RowTransform()
     inverse = None if scale is None else 1 / scale
@@ -39,7 +39,7 @@ def values(tokens: Tensor, grid: GroupGrid) -> Tensor:
     """x_hat [B, N, C]."""
     x_hat = torch.empty(tokens.shape)
     out = Quantized(None, 0, None, None, None, None, None, None)
-    spec, engine, threads = weigh_spec(grid), library.engine(), torch.get_num_threads()
+    spec, engine, threads = search_spec(grid), library.engine(), torch.get_num_threads()
     run = engine.cod_weigh_pixels if grid.pixels else engine.cod_weigh_tokens
     for view, first, images in _views(tokens):
         out.x_hat = x_hat[first].data_ptr()

@@ -11,12 +11,12 @@ from codtdq.engine.cpu.searched import values
 from codtdq.numerics.acceleration import offer
 from codtdq.numerics.projection import Projection
 from codtdq.numerics.spec import ActivationSpec
-from codtdq.schemes.lowered import GroupGrid
+from codtdq.schemes.lowered import MAX_GROUP, GroupGrid
 
 
 def projected_groups(tokens: Tensor, spec: ActivationSpec) -> tuple[Tensor, Projection] | None:
     """x_hat [..., C] and the projection of token groups; None where only torch can tell."""
-    if spec.mode != "per_token_group" or spec.group_size > library.MAX_GROUP:
+    if spec.mode != "per_token_group" or spec.group_size > MAX_GROUP:
         return None
     if not _plain_data(tokens) or library.load() is None:
         return None
@@ -33,7 +33,7 @@ def searched_groups(tokens: Tensor, grid: GroupGrid) -> Tensor | None:
         return None
     if tokens.dtype != torch.float32 or not tokens.numel() or not _plain_data(tokens):
         return None
-    if library.load() is None or grid.obstacle() is not None:
+    if library.load() is None or grid.unsupported_reason() is not None:
         return None
     return values(tokens, grid)
 

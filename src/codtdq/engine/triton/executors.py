@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from codtdq.engine.cpu.executors import folded, sides
-from codtdq.engine.cpu.fit import not_int4, padding_of
+from codtdq.engine.cpu.fit import (
+    lowered_input,
+    lowered_weight,
+    not_int4,
+    padding_of,
+    weight_group,
+)
 from codtdq.engine.cpu.products import Window
 from codtdq.engine.fusion import activation_of
-from codtdq.engine.triton import device
 from codtdq.engine.triton.weights import SLAB, GpuWeights, group_obstacle, weight_group_obstacle
 from codtdq.numerics.affine import EPS, step_of
 from codtdq.numerics.grouping import split
@@ -20,64 +24,64 @@ from codtdq.numerics.projection import project
 from codtdq.numerics.spec import ActivationSpec
 from codtdq.operators import QuantOperator
 from codtdq.operators.backed import Executor
-from codtdq.planning.plan import Site
+from codtdq.planning.roles import kind_of
+from codtdq.schemes.lowered import ProjectedForm
 
 
-def unavailable(model: nn.Module) -> str | None:
-    """Why the kernels cannot run a model at all, or None; a model elsewhere is moved."""
-    return device.unavailable_reason()
-
-
-def describe() -> str:
-    """The kernels in a few words."""
-    return device.describe()
-
-
-def obstacle(site: Site, operator: nn.Module, compute_dtype: torch.dtype) -> str | None:
-    """Why an operator, float or quantized, stays simulated; None if there is a kernel for it."""
-    act = site.activation
-    reason = not_int4(site, compute_dtype)
+def unsupported_reason(operator: QuantOperator) -> str | None:
+    """Why an operator stays simulated; None if there is a kernel for it."""
+    reason = not_int4(operator)
     if reason is not None:
         return reason
-    assert act is not None and site.weight is not None
+    inputs, shared = lowered_input(operator), weight_group(operator)
+    if not isinstance(inputs, ProjectedForm):
+        return f"its input scheme {operator.input_scheme.kind!r} has no kernel"
+    act, kind = inputs.spec, kind_of(operator)
     if isinstance(operator, nn.Conv2d | nn.Conv1d):
         if operator.padding_mode != "zeros" or padding_of(operator) is None:
             return f"padding {operator.padding_mode} {operator.padding}"
-        if operator.groups > 1 and site.kind != "depthwise":
+        if operator.groups > 1 and kind != "depthwise":
             return f"a convolution in {operator.groups} groups"
-        if site.kind == "depthwise" and operator.out_channels != operator.in_channels:
+        if kind == "depthwise" and operator.out_channels != operator.in_channels:
             return "a depthwise convolution with a channel multiplier"
-    if act.mode == "per_channel" and site.kind != "depthwise":
+    if act.mode == "per_channel" and kind != "depthwise":
         return "a range per channel does not factor out of a dense product"
-    reason = group_obstacle(token_group(site))
-    if reason is None and site.kind != "depthwise" and site.weight.group_size is not None:
-        reason = weight_group_obstacle(site.inputs, token_group(site), site.weight.group_size)
+    reason = group_obstacle(token_group(act))
+    if reason is None and kind != "depthwise" and shared is not None:
+        reason = weight_group_obstacle(operator.inputs, token_group(act), shared)
     return reason
 
 
-def token_group(site: Site) -> int:
+def token_group(act: ActivationSpec) -> int:
     """Channels that share one integer sum."""
-    assert site.activation is not None
-    return site.activation.group_size if site.activation.mode == "per_token_group" else SLAB
+    return act.group_size if act.mode == "per_token_group" else SLAB
+
+
+def projected(operator: QuantOperator) -> ProjectedForm:
+    """The form of an operator's input, which is known to be one that has kernels."""
+    inputs = lowered_input(operator)
+    assert isinstance(inputs, ProjectedForm)
+    return inputs
 
 
 def executor_for(operator: QuantOperator) -> Executor:
     """A function that does what the operator's forward does, by kernels."""
-    return _Depthwise(operator) if operator.site.kind == "depthwise" else _Product(operator)
+    return _Depthwise(operator) if kind_of(operator) == "depthwise" else _Product(operator)
 
 
 class _Kernels:
     """What the two kinds of operator share: their input, their epilogue, their shapes."""
+
+    compiles = True
 
     def __init__(self, operator: QuantOperator) -> None:
         # Triton is imported here, not with the package; `operators` registers torch's names
         from codtdq.engine.triton import encoders, operators, products  # noqa: F401
 
         # no reference to the operator, which owns this: its memory goes with it at once
-        assert operator.site.activation is not None
         self._encoders, self._products = encoders, products
-        self._act = operator.site.activation
-        self._fixed = operator._buffers.get("act_radius")
+        form = projected(operator)
+        self._act, self._fixed = form.spec, form.radius
         self._range = None
         if self._fixed is not None:
             radius = self._fixed.float().clamp(min=EPS)
@@ -140,12 +144,9 @@ class _Product(_Kernels):
 
     def __init__(self, operator: QuantOperator) -> None:
         super().__init__(operator)
-        packed = operator.packed_weight()
-        assert operator.site.weight is not None
-        scale, self._bias = folded(operator, packed.scale)
-        self._weights = GpuWeights.pack(
-            packed.codes(), scale, token_group(operator.site), operator.site.weight.group_size
-        )
+        weight = lowered_weight(operator)
+        scale, self._bias = folded(operator, weight.scale)
+        self._weights = GpuWeights.pack(weight.codes, scale, token_group(self._act), weight.group)
         self._fused = self._sides is None and self._products.fused_pays(
             self._act, self._weights.shape[0], shared=self._shared is not None
         )
@@ -168,7 +169,7 @@ class _Depthwise(_Kernels):
 
     def __init__(self, operator: QuantOperator) -> None:
         super().__init__(operator)
-        weight, self._bias = folded(operator, operator.packed_weight().dequantize())
+        weight, self._bias = folded(operator, operator.weight_scheme.dequantize())
         self._taps = weight.flatten(2).squeeze(1).t().contiguous()  # [T, C]
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
@@ -206,11 +207,3 @@ def shared_range(x: Tensor, act: ActivationSpec, fixed: Tensor | None) -> tuple[
     # a NaN or an infinity in the input still shows
     radius = torch.where(largest.isfinite(), radius.clamp(min=EPS), float("nan"))
     return radius, step_of(radius, act.bits)
-
-
-def encoding(operator: QuantOperator) -> Hashable:
-    """What operators must agree on to share the codes of one input."""
-    act = operator.site.activation
-    assert act is not None
-    fixed = operator._buffers.get("act_radius") is not None
-    return id(operator) if fixed else (act, token_group(operator.site), operator.site.inputs)

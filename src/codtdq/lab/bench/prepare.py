@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from codtdq._version import __version__
+from codtdq.api import load, save
 from codtdq.errors import CheckpointError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.provenance import model_hash
@@ -22,6 +23,7 @@ from codtdq.lab.bench.diagnosis import diagnose
 from codtdq.lab.bench.plain import plain
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.usage import Usage
+from codtdq.operators import record_of
 from codtdq.resolve import open_model
 
 FACTS = "facts.json"
@@ -59,9 +61,9 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
             model, cell.method, calibration, seed=cell.seed, budget=cell.budget,
             state_dir=directory / "calibration",
         )  # fmt: skip
-    record: Any = quantized.method_record
+    record = record_of(quantized)
     shutil.rmtree(directory / MODEL, ignore_errors=True)  # of a run that was killed here
-    methods.save_method_model(quantized, directory / MODEL)
+    save(quantized, directory / MODEL)
     facts = {
         "bits": record.bits,
         "info": record.info,
@@ -88,10 +90,8 @@ def load_group(directory: Path) -> nn.Module:
     Rows always come from the model as it was written, so a resumed or distributed run cannot
     differ from an uninterrupted one.
     """
-    from codtdq import methods
-
     try:
-        model = methods.load_method_model(directory / MODEL)
+        model = load(directory / MODEL, backend="reference")
         facts = json.loads((directory / FACTS).read_text(encoding="utf-8"))["facts"]
         if model_hash(model) != facts["hashes"]["quantized_model"]:
             raise CheckpointError(

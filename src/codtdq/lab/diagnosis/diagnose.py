@@ -32,8 +32,8 @@ from codtdq.lab.diagnosis.telling import SAMPLED_LAYERS, bounded_layer, telling_
 from codtdq.lab.diagnosis.tokens import TokenMaps, token_maps
 from codtdq.lab.diagnosis.weights import sampled_weights, weight_records, weight_samples
 from codtdq.methods import apply_method, list_methods, method_info
-from codtdq.methods.apply import effective_bits
 from codtdq.metrics import MetricSuite
+from codtdq.operators.record import effective_bits
 from codtdq.progress import Progress
 
 FLOAT = "fp32"

@@ -20,7 +20,7 @@ from torch import nn
 
 from codtdq.errors import ConfigError
 from codtdq.lab.diagnosis.sensitivity import Score, Sensitivity, SensitivityRow
-from codtdq.operators import convert
+from codtdq.methods import quantize_model
 from codtdq.planning import QuantConfig
 from codtdq.progress import Progress
 
@@ -76,7 +76,7 @@ def propose(
             key = _key(skipped, eight)
             if key not in trials:
                 trial = _config(config, skipped, eight)
-                trials[key] = trial, score(convert(model, trial, calibration=calibration))
+                trials[key] = trial, score(quantize_model(model, trial, calibration))
                 bar.step(note=f"{len(skipped)} float, {len(eight)} at 8 bits")
             return sensitivity.float_score - trials[key][1]
 

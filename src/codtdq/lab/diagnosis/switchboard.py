@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from codtdq.operators import convert, quant_operators
+from codtdq.methods import quantize_model
+from codtdq.operators import quant_operators
 from codtdq.planning import QuantConfig, Site
 
 State = tuple[type[nn.Module], dict[str, Any]]  # class and attributes of a module
@@ -27,7 +28,7 @@ class Switchboard:
 
     def __init__(self, model: nn.Module, config: QuantConfig, calibration: Any = None) -> None:
         self.model = copy.deepcopy(model).eval()
-        quantized = quant_operators(convert(model, config, calibration=calibration))
+        quantized = quant_operators(quantize_model(model, config, calibration))
         self.sites: dict[str, Site] = {name: op.site for name, op in quantized.items()}
         self._modules = {name: self.model.get_submodule(name) for name in quantized}
         self._float = {name: _state(module) for name, module in self._modules.items()}

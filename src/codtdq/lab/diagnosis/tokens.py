@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from codtdq.lab.diagnosis.boundary import pixel_edges
 from codtdq.lab.diagnosis.places import PlaceTracer
 from codtdq.lab.diagnosis.supports import NOWHERE
-from codtdq.operators.simulated import input_tokens
+from codtdq.operators.tokens import input_tokens
 from codtdq.planning.roles import operators
 
 

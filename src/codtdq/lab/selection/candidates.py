@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from torch import nn
 
 from codtdq.errors import ConfigError
 from codtdq.operators import quant_operators
-from codtdq.planning import QuantConfig, QuantPlan, make_plan
+from codtdq.planning import CodTdqConfig, QuantPlan, make_plan
+from codtdq.schemes.projected import ProjectedRange
 
 GROUPS = (16, 32, 64)
 TAUS: tuple[float | None, ...] = (0.5, 1.0, 2.0, None)
@@ -31,15 +31,15 @@ class Candidate:
         return f"g={self.group} tau={_word(self.tau)} zr={_word(self.zero_ratio)}"
 
     def fields(self) -> dict[str, Any]:
-        """Fields of QuantConfig, and of its per-layer overrides."""
+        """Fields of CodTdqConfig, and of its per-layer overrides."""
         return {"act_group_size": self.group, "tau": self.tau, "zero_ratio": self.zero_ratio}
 
-    def config(self, base: QuantConfig) -> QuantConfig:
+    def config(self, base: CodTdqConfig) -> CodTdqConfig:
         """The base with this setting."""
         return base.replace(**self.fields())
 
     @classmethod
-    def of(cls, config: QuantConfig) -> Candidate:
+    def of(cls, config: CodTdqConfig) -> Candidate:
         """The setting that a config has."""
         return cls(config.act_group_size, config.tau, config.zero_ratio)
 
@@ -54,7 +54,7 @@ def candidate_grid(
     return list(dict.fromkeys(found))
 
 
-def check_base(config: QuantConfig) -> None:
+def check_base(config: CodTdqConfig) -> None:
     """Raise unless the setting changes anything under this base."""
     if config.act_bits is None:
         raise ConfigError(
@@ -74,7 +74,7 @@ def check_base(config: QuantConfig) -> None:
         raise ConfigError(f"base {config.name!r} has no token groups; take e.g. cod-tdq-guarded")
 
 
-def apply_config(quantized: nn.Module, original: nn.Module, config: QuantConfig) -> QuantPlan:
+def apply_config(quantized: nn.Module, original: nn.Module, config: CodTdqConfig) -> QuantPlan:
     """Give the operators of a quantized model the activation settings that `config` plans.
 
     Weights do not depend on (g, tau, zr): the model is quantized once, and a candidate is a new
@@ -82,9 +82,9 @@ def apply_config(quantized: nn.Module, original: nn.Module, config: QuantConfig)
     """
     plan = make_plan(original, config)
     for name, operator in quant_operators(quantized).items():
-        site = plan.site(name)
-        operator.site = dataclasses.replace(operator.site, activation=site.activation)
-        operator.executor = None  # a backend's executor holds the settings it was made with
+        activation = plan.site(name).activation
+        if activation is not None:
+            operator.exchange(inputs=ProjectedRange.of(activation))
     return plan
 
 

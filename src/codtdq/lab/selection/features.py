@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.registry import MethodConfig
 from codtdq.methods.rivals.blocks import find_blocks
 from codtdq.methods.workbench import Workbench
 from codtdq.models.registry import first_output
+from codtdq.planning.config import QuantConfig
 
 SAMPLES = 2048  # values kept of one output and image: 100 blocks and 16 images take 13 MB
 
 
 def feature_points(model: nn.Module, batch: Tensor) -> list[str]:
     """Names of the modules whose outputs are compared, in running order."""
-    bench = Workbench(model, MethodConfig(), [batch])
+    bench = Workbench(model, QuantConfig(), [batch])
     return [block.name for block in find_blocks(bench)]
 
 

@@ -12,7 +12,6 @@ operators; what the mixture does to the network is measured afterwards, by the s
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +24,12 @@ from codtdq.lab.selection.features import logits_of
 from codtdq.lab.selection.score import WEIGHTS, bounded
 from codtdq.lab.selection.select import Selector
 from codtdq.lab.selection.statistics import OperatorMeans
-from codtdq.operators import QuantOperator, quant_operators
-from codtdq.planning import QuantConfig, Site, make_plan
+from codtdq.numerics import ActivationResult
+from codtdq.operators import QuantOperator, listening, quant_operators
+from codtdq.planning import CodTdqConfig, Site, make_plan
 from codtdq.progress import Progress
+from codtdq.schemes.inputs import FloatInput
+from codtdq.schemes.projected import ProjectedRange
 
 DRIFT_WEIGHT = WEIGHTS["logits"] + WEIGHTS["features"]
 
@@ -76,7 +78,7 @@ class _Trial:
 
 def select_per_layer(
     selector: Selector, candidates: Sequence[Candidate], *, images: int = 2
-) -> tuple[QuantConfig, list[LayerChoice]]:
+) -> tuple[CodTdqConfig, list[LayerChoice]]:
     """The base config with a `layer_overrides` entry per operator, and what was chosen.
 
     Operators whose setting no candidate changes (a shared range without bounds) and operators
@@ -92,7 +94,7 @@ def select_per_layer(
     for name, tried in trials.items():
         if not any(trial.means.eta.count for trial in tried):
             continue
-        ranked = sorted(tried, key=lambda trial: (trial.score(), trial.site.act_bits))
+        ranked = sorted(tried, key=lambda trial: (trial.score(), trial.site.effective_act_bits))
         best = ranked[0]
         overrides[name] = {**overrides.get(name, {}), **best.candidate.fields()}
         scores = best.score(), ranked[1].score()
@@ -120,7 +122,7 @@ def _trials(selector: Selector, candidates: Sequence[Candidate]) -> dict[str, li
 
 def _run(selector: Selector, trials: dict[str, list[_Trial]], images: int) -> None:
     operators = quant_operators(selector.quantized)
-    before = {name: operator.site for name, operator in operators.items()}
+    before = {name: operator.input_scheme for name, operator in operators.items()}
     batches = selector.reference.batches[:images]
     calls: dict[str, int] = {}
     image = 0
@@ -131,7 +133,7 @@ def _run(selector: Selector, trials: dict[str, list[_Trial]], images: int) -> No
             x = args[0] if args else kwargs["input"]
             call = calls.get(name, 0)
             calls[name] = call + 1
-            tokens = x.numel() // module.site.inputs
+            tokens = x.numel() // module.inputs
             on_band = selector.band.labels(image, name, call, tokens)
             for trial in trials[name]:
                 _try(module, trial, x, output, on_band)
@@ -142,8 +144,8 @@ def _run(selector: Selector, trials: dict[str, list[_Trial]], images: int) -> No
         operators[name].register_forward_hook(hook_of(name), with_kwargs=True) for name in trials
     ]
     try:
-        for name, operator in operators.items():
-            operator.site = dataclasses.replace(before[name], activation=None)
+        for operator in operators.values():
+            operator.exchange(inputs=FloatInput())
         with torch.inference_mode(), Progress("selecting per layer", len(batches)) as bar:
             for index, batch in enumerate(batches):
                 image = index  # read by the hooks
@@ -154,17 +156,23 @@ def _run(selector: Selector, trials: dict[str, list[_Trial]], images: int) -> No
         for handle in handles:
             handle.remove()
         for name, operator in operators.items():
-            operator.site = before[name]
+            operator.exchange(inputs=before[name])
 
 
 def _try(
     operator: QuantOperator, trial: _Trial, x: Tensor, exact: Tensor, on_band: Tensor | None
 ) -> None:
     """Run the operator once more, on its input as the trial quantizes it."""
-    plain = operator.site
-    operator.site = dataclasses.replace(plain, activation=trial.site.activation)
-    operator.listener = lambda module, result: trial.means.add(result, on_band)
+    assert trial.site.activation is not None
+    plain = operator.input_scheme
+
+    def hear(name: str, x: Tensor, x_hat: Tensor, statistics: ActivationResult | None) -> None:
+        assert statistics is not None
+        trial.means.add(statistics, on_band)
+
+    operator.exchange(inputs=ProjectedRange.of(trial.site.activation))
     try:
-        trial.compare(exact, operator.forward(x))
+        with listening({trial.site.name: operator}, hear):
+            trial.compare(exact, operator.forward(x))
     finally:
-        operator.site, operator.listener = plain, None
+        operator.exchange(inputs=plain)

@@ -15,8 +15,8 @@ from codtdq.lab.selection.candidates import Candidate, apply_config, candidate_g
 from codtdq.lab.selection.features import Drift, FloatReference, logits_of, tapped
 from codtdq.lab.selection.score import WEIGHTS, Terms, bounded
 from codtdq.lab.selection.statistics import InputStatistics
-from codtdq.operators import convert
-from codtdq.planning import QuantConfig
+from codtdq.methods import quantize_model
+from codtdq.planning import CodTdqConfig
 from codtdq.progress import Progress
 
 
@@ -38,7 +38,7 @@ class Scored:
 class Selection:
     """All settings, the best (lowest score) first."""
 
-    base: QuantConfig
+    base: CodTdqConfig
     images: int
     scored: list[Scored] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Selection:
         return self.scored[0]
 
     @property
-    def config(self) -> QuantConfig:
+    def config(self) -> CodTdqConfig:
         """What `codtdq quantize` takes."""
         return self.chosen.candidate.config(self.base).replace(name=f"{self.base.name}-selected")
 
@@ -75,7 +75,7 @@ class Selector:
     def __init__(
         self,
         model: nn.Module,
-        base: QuantConfig,
+        base: CodTdqConfig,
         batches: Iterable[Tensor],
         *,
         statistics_images: int = 4,
@@ -85,10 +85,10 @@ class Selector:
         self.base, self.original = base, model.eval()
         self.reference = FloatReference(model, images)
         self.band = PredictedBand(model, self.reference)
-        self.quantized = convert(model, base, calibration=images)
+        self.quantized = quantize_model(model, base, images)
         self._statistics_images = statistics_images
 
-    def score(self, config: QuantConfig) -> tuple[Terms, float]:
+    def score(self, config: CodTdqConfig) -> tuple[Terms, float]:
         """Terms of a config that differs from the base in activation settings only, and its
         effective bits per activation.
         """

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from codtdq.lab.selection.band import PredictedBand
 from codtdq.numerics import ActivationResult
-from codtdq.operators import quant_operators
+from codtdq.operators import listening, quant_operators
+from codtdq.schemes.projected import ProjectedRange
 
 
 @dataclass
@@ -52,7 +53,9 @@ class InputStatistics:
 
     def __init__(self, model: nn.Module, band: PredictedBand) -> None:
         self._operators = {
-            name: op for name, op in quant_operators(model).items() if op.site.activation
+            name: operator
+            for name, operator in quant_operators(model).items()
+            if isinstance(operator.input_scheme, ProjectedRange)
         }
         self._band = band
         self._seen = {name: OperatorMeans() for name in self._operators}
@@ -60,23 +63,17 @@ class InputStatistics:
     @contextmanager
     def listening(self, image: int) -> Iterator[None]:
         """Inside the block the forward pass of one image is taken in."""
-        names: dict[nn.Module, str] = {op: name for name, op in self._operators.items()}
         calls = dict.fromkeys(self._operators, 0)
 
-        def listen(module: nn.Module, result: ActivationResult) -> None:
-            name = names[module]
-            tokens = result.tokens.numel() // max(result.tokens.shape[-1], 1)
+        def hear(name: str, x: Tensor, x_hat: Tensor, statistics: ActivationResult | None) -> None:
+            assert statistics is not None
+            tokens = x.numel() // max(x.shape[-1], 1)
             on_band = self._band.labels(image, name, calls[name], tokens)
-            self._seen[name].add(result, on_band)
+            self._seen[name].add(statistics, on_band)
             calls[name] += 1
 
-        try:
-            for operator in self._operators.values():
-                operator.listener = listen
+        with listening(self._operators, hear):
             yield
-        finally:
-            for operator in self._operators.values():
-                operator.listener = None
 
     def eta(self) -> float:
         """Mean over operators of the mean of eta / (1 + eta)."""

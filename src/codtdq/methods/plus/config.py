@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from codtdq.errors import ConfigError
 from codtdq.methods.plus.choosing import KINDS
-from codtdq.methods.registry import MethodConfig
 from codtdq.numerics.spec import check_positive_int
+from codtdq.planning.config import QuantConfig
 from codtdq.schemes.group_grid import ZERO_POINTS
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlusConfig(MethodConfig):
+class PlusConfig(QuantConfig):
     """Fields by ingredient; the files of this folder say what each does."""
 
-    group: int = 32  # channels of a token, or pixels of a channel, that share a grid
     base: str = ""  # a preset whose ranges stay where no ingredient replaces them; "": none stay
     everywhere: bool = True  # False: shared ranges of the base stay shared
-    weight_group: int = 32  # 0: one scale per output
+    weight_group_size: int | None = 32  # inputs that share a scale; None: one scale per output
+    # act_group_size: channels of a token, or pixels of a channel, that share a grid
     search: bool = True  # scales of weights by their error; False: the nearest that just covers
     token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
     pixel_zero: str = "inside"  # of pixel groups
@@ -38,12 +38,10 @@ class PlusConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("group", "trials", "images"):
+        for name in ("trials", "images"):
             check_positive_int(name, getattr(self, name))
-        for name in ("weight_group", "sweeps"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ConfigError(f"{name} is {value!r}; accepted: a whole number of at least 0")
+        if not isinstance(self.sweeps, int) or isinstance(self.sweeps, bool) or self.sweeps < 0:
+            raise ConfigError(f"sweeps is {self.sweeps!r}; accepted: a whole number of at least 0")
         for name in ("transforms", "ridges", "exponents"):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; accepted: a list")

@@ -15,8 +15,8 @@ from codtdq.methods.plus.rounding import (
     refine,
     search_scales,
 )
+from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_rows
-from codtdq.schemes.weights import WeightStore
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LayerSettings:
 class Settled:
     """The result, and its mean squared output errors on held-out images (if there are any)."""
 
-    store: WeightStore
+    store: WeightScheme
     bias: Tensor | None
     ridge: float | None  # None: the float weight was the best target
     float_error: float  # of the float weight on quantized inputs

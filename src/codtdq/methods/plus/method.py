@@ -3,15 +3,15 @@
 Activations are quantized at run time, weights once; 128 calibration images, no masks, no gradients.
 One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 
-- groups along the axis that an operator contracts (`group`): 32 channels of a token for Linear and
-  dense convolutions (`grouped_input`), 32 pixels of a channel for depthwise ones
-  (`pixel_groups`), each with a zero-point (`token_zero`, `pixel_zero`) and an E4M3 scale (`grid`)
+- groups along the axis that an operator contracts (`act_group_size`): 32 channels of a token for
+  Linear and dense convolutions (`TokenGroups`), 32 pixels of a channel for depthwise ones
+  (`PixelGroups`), each with a zero-point (`token_zero`, `pixel_zero`) and an E4M3 scale (`grid`)
   in units known beforehand (`known_units`): 4 + 12/32 bits;
 - a range per group that weighs clipping, rounding and zeroed evidence (`trials`, `zero_weight`);
 - norms rescaled so that no channel sticks out (`equalize`, `exponents`): cancels outlier channels;
 - a transform per operator, kept only if it lowers the error on held-out rows (`transforms`,
   `margin`): channel means, scales, channel order, a 32-point Hadamard rotation;
-- weights in groups of 32 per tap, E4M3 scales (`weight_group`, `search`): 4 + 8/32 bits.
+- weights in groups of 32 per tap, E4M3 scales (`weight_group_size`, `search`): 4 + 8/32 bits.
   Operators are settled in running order, each against the inputs that the quantized network gives
   it and the outputs that the float network wants (`sequence`, `lockstep`): a ridge-shifted target
   (`ridges`, by held-out images), rounding that compensates its errors (`compensate`), coordinate
@@ -53,8 +53,9 @@ from codtdq.methods.plus.sequence import settle_in_order
 from codtdq.methods.plus.state import SettledFiles
 from codtdq.methods.plus.units import unit_of
 from codtdq.methods.registry import OWN, register_method
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.methods.workbench import Workbench
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
 from codtdq.schemes.weight_groups import FEW_CHANNELS
@@ -92,7 +93,7 @@ def cod_tdq_plus(bench: Workbench) -> None:
     facts: dict[str, Any] = {}
     if config.weight_bits is not None:
         settings = LayerSettings(
-            config.weight_bits, config.weight_group, config.compensate, config.sweeps,
+            config.weight_bits, config.weight_group_size or 0, config.compensate, config.sweeps,
             tuple(config.ridges), config.correct_bias, config.search,
         )  # fmt: skip
         facts = settle_in_order(bench, floating, settings, config.images, files)
@@ -107,7 +108,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     spans = {name: (stat.low, stat.high) for name, stat in stats.items()}
     base = base_specs(bench, config.base) if config.base else {}
 
-    def scheme(site: MethodSite) -> InputQuantizer | None:
+    def scheme(site: Site) -> InputScheme | None:
         return input_scheme(site, stats[site.name], config, base.get(site.name))
 
     folded: dict[str, list[str]] = {}
@@ -115,7 +116,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
         dense = [site for site in readers if _is_dense(site)]
         if not dense or not _alike(dense, readers) or _is_float(config):
             continue
-        scorer = Scorer(dense, rows[dense[0].name], scheme, config.weight_group)
+        scorer = Scorer(dense, rows[dense[0].name], scheme)
         best = equalize_norm(
             bench, norm, scorer, tuple(config.exponents), shift="shift" in config.transforms,
             margin=config.margin,
@@ -131,7 +132,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
         transform = Transform()
         allowed = tuple(config.transforms)
         if allowed and _is_dense(site) and not _is_float(config) and site.role != "first":
-            scorer = Scorer([site], rows[site.name], scheme, config.weight_group)
+            scorer = Scorer([site], rows[site.name], scheme)
             transform = choose_transform(scorer, allowed, config.margin)
         inputs = scheme(site)
         if config.known_units and isinstance(inputs, TokenGroups):
@@ -143,30 +144,29 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
 
 
 def install_transform(
-    bench: Workbench, site: MethodSite, inner: InputQuantizer | None, transform: Transform
+    bench: Workbench, site: Site, inner: InputScheme | None, transform: Transform
 ) -> None:
     """Install a site with its input quantizer, its weight float and transformed."""
     if transform.trivial or inner is None:
         bench.install(site, inputs=inner)
         return
-    weight = site.weight
+    weight = site.float_weight
     if transform.shift is not None:
         moved = torch.einsum("oc...,c->o", weight, transform.shift)
         bias = site.module._parameters.get("bias")
         total = moved if bias is None else bias.detach() + moved
         site.module.bias = torch.nn.Parameter(total, requires_grad=False)
     changed = transform.columns(weight.movedim(1, -1)).movedim(-1, 1).contiguous()
-    sim = bench.install(site, inputs=Transformed(inner, transform=transform))
-    sim.weight_store = FloatWeight.of(changed)
-    sim.refresh()
+    bench.install(site, inputs=Transformed(inner, transform=transform))
+    bench.install(site, weight=FloatWeight.of(changed))
 
 
-def _is_dense(site: MethodSite) -> bool:
+def _is_dense(site: Site) -> bool:
     """Whether all channels of a token meet in one product."""
     return int(getattr(site.module, "groups", 1)) == 1 and site.channels >= FEW_CHANNELS
 
 
-def _alike(dense: list[MethodSite], readers: list[MethodSite]) -> bool:
+def _alike(dense: list[Site], readers: list[Site]) -> bool:
     """Whether the readers that are not dense are depthwise: those absorb any scale at no cost."""
     return all(site in dense or site.kind == "depthwise" for site in readers)
 

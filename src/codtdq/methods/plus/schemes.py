@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 
 from codtdq.methods.collect import InputStats, collect_inputs
-from codtdq.methods.plus.base_ranges import GROUPED, ProjectedRanges, base_specs
+from codtdq.methods.plus.base_ranges import base_specs
 from codtdq.methods.plus.config import PlusConfig
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics import ActivationSpec
-from codtdq.schemes.inputs import InputQuantizer, StaticUniform
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.projected import GROUPED, ProjectedRange
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.weight_groups import FEW_CHANNELS, GroupedWeight
 
 
 def input_scheme(
-    site: MethodSite, stat: InputStats, config: PlusConfig, base: ActivationSpec | None = None
-) -> InputQuantizer | None:
+    site: Site, stat: InputStats, config: PlusConfig, base: ActivationSpec | None = None
+) -> InputScheme | None:
     """What quantizes the input of a site; None: it stays float. base: a preset's wish for it."""
-    if site.act_bits is None:
+    if site.activation is None:
         return None
+    assert site.act_bits is not None
     if site.role == "first":
         low, high = stat.low.min().reshape(1), stat.high.max().reshape(1)
         return StaticUniform.spanning(low, high, site.act_bits)
@@ -33,13 +37,17 @@ def input_scheme(
         shared = base.mode != GROUPED and not config.everywhere
         if shared or (config.trials == 1 and config.token_zero == "none"):
             mode = base.mode if shared else GROUPED
-            spec = dataclasses.asdict(base) | {"mode": mode, "bits": site.act_bits}
-            return ProjectedRanges(**spec)
+            return ProjectedRange.of(dataclasses.replace(base, mode=mode, bits=site.act_bits))
     scheme = PixelGroups if pixels else TokenGroups
     return scheme(
-        site.act_bits, config.group, config.trials, config.zero_weight,
+        site.act_bits, site.activation.group_size, config.trials, config.zero_weight,
         config.pixel_zero if pixels else config.token_zero, stat.positions,
     )  # fmt: skip
+
+
+def weight_group(site: Site) -> int:
+    """Inputs of a tap that share a scale; 0: all of an output's."""
+    return 0 if site.weight is None else site.weight.group_size or 0
 
 
 def sketch(bench: Workbench) -> None:
@@ -50,8 +58,9 @@ def sketch(bench: Workbench) -> None:
     for site in bench.sites:
         store = None
         if site.weight_bits is not None:
-            store = GroupedWeight.blank(site.weight.shape, site.weight_bits, config.weight_group)
+            group = weight_group(site)
+            store = GroupedWeight.blank(site.float_weight.shape, site.weight_bits, group)
         scheme = input_scheme(site, stats[site.name], config, base.get(site.name))
         if config.known_units and isinstance(scheme, TokenGroups):
             scheme.unit = 1.0  # any: it travels with the model, not with the activations
-        bench.install(site, inputs=scheme, weight=store)
+        bench.install(site, inputs=scheme, weight=store, blank=True)

@@ -12,24 +12,22 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.plus.rounding import nearest_codes, search_scales
-from codtdq.methods.workbench import MethodSite
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
 from codtdq.schemes.transforms import Transform
 
 ROWS = 1024  # that a score is measured on
 HELD_OUT = 4  # one row in so many is kept for scores; statistics come from the others
 _FACTORS = (1.0, 0.85)
 
-MakeInput = Callable[[MethodSite], InputQuantizer | None]
+MakeInput = Callable[[Site], InputScheme | None]
 
 
 class Scorer:
     """Scores of transforms, for sites whose inputs are the same rows [R, C]."""
 
-    def __init__(
-        self, sites: list[MethodSite], rows: Tensor, make_input: MakeInput, group: int
-    ) -> None:
-        self.sites, self._make_input, self._group = sites, make_input, group
+    def __init__(self, sites: list[Site], rows: Tensor, make_input: MakeInput) -> None:
+        self.sites, self._make_input = sites, make_input
         held = torch.arange(len(rows)) % HELD_OUT == 0
         if len(rows) < 2 * HELD_OUT:
             held = torch.ones_like(held)  # nothing to spare: score what the statistics saw
@@ -52,19 +50,20 @@ class Scorer:
     def weight_magnitude(self) -> Tensor:
         """Root mean square [C] of the weights behind each channel, over all sites."""
         return (
-            torch.stack([tap_rows(site.weight).square().mean(0) for site in self.sites])
+            torch.stack([tap_rows(site.float_weight).square().mean(0) for site in self.sites])
             .mean(0)
             .sqrt()
         )
 
-    def _error_of(self, site: MethodSite, transform: Transform) -> float:
+    def _error_of(self, site: Site, transform: Transform) -> float:
         x = transform.tokens(self.scored)
-        weight = transform.columns(tap_rows(site.weight))
+        weight = transform.columns(tap_rows(site.float_weight))
         inputs = self._make_input(site)
         x_hat = x if inputs is None else inputs(x.unsqueeze(0)).squeeze(0)
         w_hat = weight
         if site.weight_bits is not None:
-            index = torch.arange(weight.shape[1]) // (self._group or weight.shape[1])
+            group = site.weight.group_size if site.weight is not None else None
+            index = torch.arange(weight.shape[1]) // (group or weight.shape[1])
             power = x.square().mean(0, keepdim=True)
             scales, _ = search_scales(
                 weight[None], power, index, site.weight_bits, factors=_FACTORS

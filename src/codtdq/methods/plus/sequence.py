@@ -18,8 +18,11 @@ from codtdq.methods.plus.layer import LayerSettings, set_bias, settle
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
 from codtdq.methods.plus.paired_run import Lockstep
 from codtdq.methods.plus.state import SettledFiles
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.operators.simulated import SimOperator, input_tokens
+from codtdq.methods.workbench import Workbench
+from codtdq.numerics.weight import clip_weight
+from codtdq.operators.quantized import QuantOperator
+from codtdq.operators.tokens import input_tokens
+from codtdq.planning.plan import Site
 from codtdq.progress import Progress
 
 LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch
@@ -74,8 +77,8 @@ def settle_in_order(
             facts[name] = fact = {**fact, "lanes": counts[-1]}
             if files is not None:
                 module = sites[name].module
-                assert isinstance(module, SimOperator)
-                files.save(name, module.weight_store, module._parameters.get("bias"), fact)
+                assert isinstance(module, QuantOperator)
+                files.save(name, module.weight_scheme, module._parameters.get("bias"), fact)
             bar.step(note=name)
     return facts
 
@@ -100,13 +103,13 @@ def least_lanes(batches: list[Any]) -> int:
     return min(len(batches), max(LANES, FEW_IMAGES // len(first)))
 
 
-def lanes_for(site: MethodSite, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
+def lanes_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
     """Lanes for one operator: as many as its rows ask for, as far as there is room.
 
     None ends for being too much, only for lack of room, and none starts for the sake of a few rows.
     """
     x, y = pair
-    rows = y.numel() // site.weight.shape[0]
+    rows = y.numel() // site.float_weight.shape[0]
     wanted = 0
     if rows >= POOLED:
         wanted = -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows)
@@ -115,12 +118,16 @@ def lanes_for(site: MethodSite, pair: tuple[Tensor, Tensor], running: int, least
 
 
 def _settle_site(
-    bench: Workbench, site: MethodSite, pairs: list[tuple[Tensor, Tensor]],
+    bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]],
     settings: LayerSettings,
 ) -> dict[str, Any]:  # fmt: skip
     module = site.module
-    assert isinstance(module, SimOperator)
-    weight = module.weight_store.dequantize()
+    assert isinstance(module, QuantOperator)
+    assert site.weight is not None
+    weight = clip_weight(module.weight_scheme.dequantize(), site.weight.percentile)
+    settings = dataclasses.replace(
+        settings, bits=site.weight.bits, group=site.weight.group_size or 0
+    )
     groups = int(getattr(module, "groups", 1))
     fit, held = gather(bench, site, pairs)
     if bench.graph.calls.get(site.name, 1) > 1:
@@ -138,11 +145,11 @@ def _settle_site(
 
 
 def gather(
-    bench: Workbench, site: MethodSite, pairs: list[tuple[Tensor, Tensor]]
+    bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]]
 ) -> tuple[Moments, Moments | None]:
     """Moments of a site's data: of the lanes to fit, and of those held out (None: too few)."""
     module = site.module
-    assert isinstance(module, SimOperator)
+    assert isinstance(module, QuantOperator)
     columns = _columns(site)
     share = max(1, max(ROWS, ROWS_PER_COLUMN * columns) // len(pairs))
     sums: list[Moments] = []
@@ -160,16 +167,16 @@ def gather(
     return fit, held if held.rows else None
 
 
-def _rows(module: SimOperator, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _rows(module: QuantOperator, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of quantized inputs [G, R, K] and of wanted outputs [G, R, O]."""
-    x_hat = module.input_quantizer(input_tokens(module, x))
+    x_hat = module.input_scheme(input_tokens(module, x))
     if not isinstance(module, nn.Linear) and x.ndim == len(_taps(module)) + 1:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     return input_rows(module, x_hat, x.shape), output_rows(module, y)
 
 
-def _columns(site: MethodSite) -> int:
-    return math.prod(site.weight.shape[1:])
+def _columns(site: Site) -> int:
+    return math.prod(site.float_weight.shape[1:])
 
 
 def _taps(module: nn.Module) -> tuple[int, ...]:
@@ -180,6 +187,6 @@ def _unfitted(settings: LayerSettings) -> LayerSettings:
     return dataclasses.replace(settings, ridges=(), correct_bias=False)
 
 
-def _install(bench: Workbench, site: MethodSite, store: Any, bias: Tensor | None) -> None:
+def _install(bench: Workbench, site: Site, store: Any, bias: Tensor | None) -> None:
     bench.install(site, weight=store)
     set_bias(site.module, bias)

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
-from codtdq.schemes.weights import WeightStore, build_weight_store
+from codtdq.schemes.base import WeightScheme, build_weight_scheme
 
 
 class SettledFiles:
@@ -28,7 +28,7 @@ class SettledFiles:
     def __init__(self, directory: Path, key: str) -> None:
         self.directory, self.key = directory / f"plus-{key[:16]}", key
 
-    def save(self, name: str, store: WeightStore, bias: Tensor | None, facts: Any) -> None:
+    def save(self, name: str, store: WeightScheme, bias: Tensor | None, facts: Any) -> None:
         """Write one operator; whole or not at all."""
         tensors = {f"store.{n}": b.detach().contiguous() for n, b in store.named_buffers()}
         if bias is not None:
@@ -43,7 +43,7 @@ class SettledFiles:
         except OSError as error:
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror}") from error
 
-    def restore(self, name: str) -> tuple[WeightStore, Tensor | None, Any] | None:
+    def restore(self, name: str) -> tuple[WeightScheme, Tensor | None, Any] | None:
         """(weight, bias, facts) of an operator that was settled before, or None."""
         path = self._path(name)
         if not path.is_file():
@@ -54,7 +54,7 @@ class SettledFiles:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}
             if meta["key"] != self.key or meta["name"] != name:
                 return None
-            store = build_weight_store(meta["store"])
+            store = build_weight_scheme(meta["store"])
             for leaf, _ in list(store.named_buffers()):
                 store._buffers[leaf] = tensors[f"store.{leaf}"].clone()
         except (OSError, SafetensorError, KeyError, ValueError) as error:

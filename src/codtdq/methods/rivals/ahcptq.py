@@ -30,23 +30,26 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.collect import InputStats, collect_inputs, observe
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
+from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.channel_groups import GROUPS, GroupedUniform, LearnedGroups
 from codtdq.methods.rivals.hluq import HybridLogUniform, LearnedHybrid
 from codtdq.methods.rivals.learning import LearnableInput, learnable_input
 from codtdq.methods.rivals.ptq4sam import install_weight
 from codtdq.methods.rivals.reconstruction import Reconstruction
 from codtdq.methods.rivals.sam_grids import averaged_grid, averaged_range
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.operators.simulated import input_tokens, run_operator
-from codtdq.schemes.inputs import InputQuantizer, StaticUniform
+from codtdq.methods.workbench import Workbench
+from codtdq.operators.tokens import input_tokens, run_operator
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import StaticUniform
 
 RHO = (0.1, 0.3, 0.5)
 GAMMA = (0.125, 0.25, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AhcptqConfig(MethodConfig):
+class AhcptqConfig(QuantConfig):
     """Settings of AHCPTQ."""
 
     groups: int = GROUPS  # of channels, in the end
@@ -81,7 +84,7 @@ def ahcptq(bench: Workbench) -> None:
         bench, [s for s in quantized if s.source.kind == "gelu"], stats, config.search_images
     )
     for site in bench.sites:
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.act_bits is not None:
             if site.name in grouped:
                 start = grouped[site.name]
@@ -92,9 +95,9 @@ def ahcptq(bench: Workbench) -> None:
                 inputs = hybrid[site.name]
             else:
                 inputs = averaged_grid(stats[site.name], site.act_bits)
-        install_weight(bench, site, site.weight.float(), inputs)
+        install_weight(bench, site, site.float_weight.float(), inputs)
 
-    def learnable(site: MethodSite, quantizer: InputQuantizer) -> LearnableInput:
+    def learnable(site: Site, quantizer: InputScheme) -> LearnableInput:
         if isinstance(quantizer, GroupedUniform):
             start = grouped[site.name]
             return LearnedGroups(start.step, start.zero, quantizer.code_bits, config.groups)
@@ -110,13 +113,13 @@ def ahcptq(bench: Workbench) -> None:
     engine.run(learnable=learnable)
 
 
-def _channel_grids(site: MethodSite, stats: InputStats) -> StaticUniform:
+def _channel_grids(site: Site, stats: InputStats) -> StaticUniform:
     assert site.act_bits is not None
     return averaged_grid(stats, site.act_bits, per_channel=True)
 
 
 def _search_hybrids(
-    bench: Workbench, sites: list[MethodSite], stats: dict[str, InputStats], images: int
+    bench: Workbench, sites: list[Site], stats: dict[str, InputStats], images: int
 ) -> dict[str, HybridLogUniform]:
     """The hybrid grid of each site with the least squared error of its output."""
     candidates: dict[str, list[HybridLogUniform]] = {}
@@ -131,10 +134,10 @@ def _search_hybrids(
         ]
         errors[site.name] = torch.zeros(len(candidates[site.name]))
 
-    def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
+    def see(site: Site, x: Tensor, y: Tensor) -> None:
         tokens = input_tokens(site.module, x)
         for i, candidate in enumerate(candidates[site.name]):
-            result = run_operator(site.module, candidate(tokens), site.weight, x)
+            result = run_operator(site.module, candidate(tokens), site.float_weight, x)
             errors[site.name][i] += float((result - y).square().mean())
 
     if sites:

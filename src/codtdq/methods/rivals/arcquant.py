@@ -31,18 +31,21 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.collect import InputStats, collect_inputs
-from codtdq.methods.registry import FROM_CODE, OWN, MethodConfig, register_method
+from codtdq.methods.registry import FROM_CODE, OWN, register_method
 from codtdq.methods.rivals.fp4_operators import BlockInteger, Fp4Input, Fp4Weight
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.nvfp4 import BLOCK, CODE_BITS
-from codtdq.schemes.inputs import InputQuantizer, StaticUniform
-from codtdq.schemes.weights import UniformWeight, WeightStore
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme, WeightScheme
+from codtdq.schemes.inputs import StaticUniform
+from codtdq.schemes.weights import UniformWeight
 
 IMAGE_RANGE_IMAGES = 16  # calibration images of plain NVFP4: only the image's own range needs them
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArcQuantConfig(MethodConfig):
+class ArcQuantConfig(QuantConfig):
     """Settings of ARCQuant."""
 
     threshold: float = 0.125  # of a row's largest magnitude: larger entries count as outliers
@@ -69,7 +72,7 @@ def arcquant(bench: Workbench) -> None:
     shares: dict[str, float] = {}
     for site in bench.sites:
         order: Tensor | None = None
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.act_bits == CODE_BITS:
             order = channel_order(stats[site.name].absmax)
             residual = residual_channels(stats[site.name].rows, config.threshold, config.max_share)
@@ -98,7 +101,7 @@ def nvfp4(bench: Workbench) -> None:
     static = [s for s in bench.sites if _is_static(s)]
     stats = collect_inputs(bench, static, images=IMAGE_RANGE_IMAGES) if static else {}
     for site in bench.sites:
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.act_bits == CODE_BITS:
             inputs = Fp4Input()
         elif site.act_bits is not None:
@@ -120,21 +123,21 @@ def residual_channels(rows: Tensor, threshold: float, max_share: float) -> int:
     return min(wanted, int(channels * max_share) // BLOCK * BLOCK)
 
 
-def _is_static(site: MethodSite) -> bool:
+def _is_static(site: Site) -> bool:
     return site.role == "first" and site.act_bits not in (None, CODE_BITS)
 
 
-def _integer_input(site: MethodSite, bits: int, stats: dict[str, InputStats]) -> InputQuantizer:
+def _integer_input(site: Site, bits: int, stats: dict[str, InputStats]) -> InputScheme:
     if not _is_static(site):
         return BlockInteger(bits)
     seen = stats[site.name]
     return StaticUniform.spanning(seen.low.amin(), seen.high.amax(), bits)
 
 
-def _weight(site: MethodSite, order: Tensor | None) -> WeightStore | None:
+def _weight(site: Site, order: Tensor | None) -> WeightScheme | None:
     if site.weight_bits is None:
         return None
     if site.weight_bits != CODE_BITS:
-        return UniformWeight.minmax(site.weight, site.weight_bits)
-    grouped = site.weight.shape[1] != site.channels
-    return Fp4Weight.quantize(site.weight, None if grouped else order)
+        return UniformWeight.minmax(site.float_weight, site.weight_bits)
+    grouped = site.float_weight.shape[1] != site.channels
+    return Fp4Weight.quantize(site.float_weight, None if grouped else order)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from codtdq.methods.rivals.block_data import Arguments, BlockData
 from codtdq.methods.rivals.learning import DroppingInput, DropPool, LearnableInput, SoftRounding
-from codtdq.operators.simulated import SimOperator
+from codtdq.operators.quantized import QuantOperator
 from codtdq.schemes.weights import UniformWeight
 
 BlockLoss = Callable[[str, Tensor, Tensor, int, Sequence[int]], Tensor]
@@ -45,8 +45,8 @@ def learn_block(
     data: BlockData,
     module: nn.Module,
     *,
-    rounding: dict[SimOperator, Tensor],
-    inputs: dict[SimOperator, LearnableInput],
+    rounding: dict[QuantOperator, Tensor],
+    inputs: dict[QuantOperator, LearnableInput],
     loss: BlockLoss,
     budget: Budget,
     generator: torch.Generator,
@@ -58,20 +58,20 @@ def learn_block(
     """
     pool = DropPool(budget.drop, generator)
     soft = {
-        sim: SoftRounding(weight, sim.weight_store)
-        for sim, weight in rounding.items() if isinstance(sim.weight_store, UniformWeight)
+        sim: SoftRounding(weight, sim.weight_scheme)
+        for sim, weight in rounding.items() if isinstance(sim.weight_scheme, UniformWeight)
     }  # fmt: skip
     for sim, learned in inputs.items():
-        sim.input_quantizer = DroppingInput(learned, pool)  # type: ignore[assignment]
+        sim.input_scheme = DroppingInput(learned, pool)  # type: ignore[assignment]
     try:
         with torch.enable_grad():
             learned_inputs = list(inputs.values())
             steps = _optimise(data, module, soft, learned_inputs, pool, loss, budget, generator)
     finally:  # whatever happens, nothing that drops stays in the model
         for sim, learned in inputs.items():
-            sim.input_quantizer = learned.frozen()
+            sim.input_scheme = learned.frozen()
         for sim, weight in soft.items():
-            sim.weight_store = weight.hardened()
+            sim.weight_scheme = weight.hardened()
         for sim in {*soft, *inputs}:
             sim.refresh()
     total = sum(w.floors.numel() for w in soft.values())
@@ -82,7 +82,7 @@ def learn_block(
 def _optimise(
     data: BlockData,
     module: nn.Module,
-    soft: dict[SimOperator, SoftRounding],
+    soft: dict[QuantOperator, SoftRounding],
     inputs: list[LearnableInput],
     pool: DropPool,
     loss: BlockLoss,

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from codtdq.methods.collect import run_model
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
+from codtdq.planning.plan import Site
 
 MAX_SITES = 12
 
@@ -27,7 +28,7 @@ class Block:
     """Operators that are reconstructed together."""
 
     name: str  # of the module, in the model and in every copy of it
-    sites: tuple[MethodSite, ...]
+    sites: tuple[Site, ...]
     calls: int  # in one forward pass; more than one only for a single operator
     joinable: bool  # images stand along axis 0 of what it reads and gives
     shared: tuple[bool, ...] = ()  # tensor arguments that are the same for every image, in order
@@ -92,7 +93,7 @@ def find_blocks(bench: Workbench, *, max_sites: int = MAX_SITES) -> list[Block]:
     return result
 
 
-def _sites_in(module: nn.Module, members: dict[int, MethodSite]) -> list[MethodSite]:
+def _sites_in(module: nn.Module, members: dict[int, Site]) -> list[Site]:
     return [members[id(part)] for part in module.modules() if id(part) in members]
 
 

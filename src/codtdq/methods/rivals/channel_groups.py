@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from codtdq.methods.rivals.learning import LearnableInput, lsq
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, grid_of
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.base import InputScheme
 
 GROUPS = 4
 STAGES = ((0.2, 8), (0.4, 4), (0.6, 2), (0.8, 1))  # share of steps, multiple of the last groups
 _ROUNDS = 50  # of k-means, which settles long before
 
 
-class GroupedUniform(InputQuantizer):
+class GroupedUniform(InputScheme):
     """Asymmetric static grids, one per group of channels. step, zero: [G]; group: [C]."""
 
     kind = "grouped-uniform"
@@ -94,7 +94,7 @@ class LearnedGroups(LearnableInput):
             changed = self._join(self._stages.pop(0)[1]) or changed
         return changed
 
-    def frozen(self) -> InputQuantizer:
+    def frozen(self) -> InputScheme:
         """The groups of the last stage, joined here if too few steps were taken to reach it."""
         self.advance(1.0)
         step = self.step.detach().clamp(min=EPS)

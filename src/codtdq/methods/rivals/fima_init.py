@@ -19,8 +19,9 @@ from codtdq.methods.collect import collect_inputs, observe
 from codtdq.methods.folding import fold_into_norm, foldable, norm_groups
 from codtdq.methods.ranges import quantile_rows
 from codtdq.methods.rivals.receptive_fields import fields_at, sample_positions
-from codtdq.methods.workbench import MethodSite, Workbench, count_images
+from codtdq.methods.workbench import Workbench, count_images
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, nearest
+from codtdq.planning.plan import Site
 from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.weights import UniformWeight
 
@@ -57,7 +58,7 @@ def collect_windows(bench: Workbench, images: int) -> dict[str, Windows]:
     kept = {site.name: Windows() for site in bench.sites}
     generators = {site.name: bench.generator("windows", site.name) for site in bench.sites}
 
-    def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
+    def see(site: Site, x: Tensor, y: Tensor) -> None:
         one = kept[site.name]
         one.low, one.high = min(one.low, float(x.amin())), max(one.high, float(x.amax()))
         at = sample_positions(site.module, x, y, -(-WINDOWS // found), found, generators[site.name])
@@ -147,13 +148,13 @@ def tensor_search(rows: Tensor, bits: int, grids: Grid | None = None) -> Grid:
 
 
 def search_site(
-    site: MethodSite, windows: Windows, rounds: int
+    site: Site, windows: Windows, rounds: int
 ) -> tuple[StaticUniform | None, UniformWeight | None]:
     """Grids of one operator: first by tensor error, then weights and activations in turn by the
     error of the output, each over all of its candidates. None where a side stays float.
     """
     x = windows.stacked(site.name)  # [G, R, K]
-    float_weight = site.weight.float()
+    float_weight = site.float_weight.float()
     w = float_weight.flatten(1).unflatten(0, (len(x), -1))  # [G, O, K]
     y = x @ w.transpose(1, 2)
     sides: list[_Side] = []

@@ -49,7 +49,7 @@ from torch import Tensor
 
 from codtdq.errors import ConfigError
 from codtdq.methods.collect import run_model
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
+from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.fima_fisher import (
     DivergenceLoss,
     FisherLoss,
@@ -61,7 +61,8 @@ from codtdq.methods.rivals.fima_init import collect_windows, fold_norms, search_
 from codtdq.methods.rivals.learning import DroppingInput
 from codtdq.methods.rivals.reconstruction import BUDGETS, Block, BlockData, Reconstruction
 from codtdq.methods.workbench import Workbench
-from codtdq.operators.simulated import SimOperator
+from codtdq.operators.quantized import QuantOperator
+from codtdq.planning.config import QuantConfig
 
 _RANK = {"fast": 1, "paper": 5}  # where the config leaves it open
 _FISHER_IMAGES = {"fast": 8, "paper": 128}
@@ -72,7 +73,7 @@ _SOURCE = "Wu et al., CVPR 2025"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FimaQConfig(MethodConfig):
+class FimaQConfig(QuantConfig):
     """Settings of FIMA-Q. None leaves a number to the step budget."""
 
     init_images: int = 128
@@ -234,13 +235,13 @@ class FisherReconstruction:
 @contextmanager
 def _without_drop(block: Block) -> Iterator[None]:
     """Input quantizers of a block in learning act on every value."""
-    operators = [site.module for site in block.sites if isinstance(site.module, SimOperator)]
-    dropping = [(sim, sim.input_quantizer) for sim in operators]
+    operators = [site.module for site in block.sites if isinstance(site.module, QuantOperator)]
+    dropping = [(sim, sim.input_scheme) for sim in operators]
     for sim, quantizer in dropping:
         if isinstance(quantizer, DroppingInput):
-            sim.input_quantizer = quantizer.inner  # type: ignore[assignment]
+            sim.input_scheme = quantizer.inner  # type: ignore[assignment]
     try:
         yield
     finally:
         for sim, quantizer in dropping:
-            sim.input_quantizer = quantizer
+            sim.input_scheme = quantizer

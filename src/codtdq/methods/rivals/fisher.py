@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from codtdq.errors import CalibrationError
 from codtdq.methods.collect import run_model
 from codtdq.methods.rivals.receptive_fields import Fields, fields_at, outputs_at, sample_positions
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
+from codtdq.planning.plan import Site
 from codtdq.progress import track
 
 FISHER, MSE = "fisher", "mse"
@@ -128,7 +129,7 @@ def _first_tensor(outputs: Any) -> Tensor | None:
 
 
 def _hook(
-    site: MethodSite, gather: _Gather, track_gradient: bool, images: int, positions: int,
+    site: Site, gather: _Gather, track_gradient: bool, images: int, positions: int,
     generator: torch.Generator,
 ) -> Callable[..., Tensor | None]:  # fmt: skip
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor | None:
@@ -141,7 +142,7 @@ def _hook(
         if not track_gradient:
             return None
         row = len(gather.gradients)
-        gather.gradients.append(torch.zeros(len(picked), site.weight.shape[0]))
+        gather.gradients.append(torch.zeros(len(picked), site.float_weight.shape[0]))
         if not output.requires_grad:  # the first operator: parameters have no gradients
             output = output.detach().requires_grad_().clone()  # no leaf: may be changed in place
         if not output.requires_grad:  # inside a no_grad block of the model

@@ -28,12 +28,12 @@ from codtdq.numerics.nvfp4 import (
     tensor_scale,
     to_blocks,
 )  # fmt: skip
+from codtdq.schemes.base import InputScheme, WeightScheme
 from codtdq.schemes.inputs import SCALE_BITS as FLOAT_BITS
-from codtdq.schemes.inputs import InputQuantizer
-from codtdq.schemes.weights import WeightStore, pack_unsigned, unpack_unsigned
+from codtdq.schemes.weights import pack_unsigned, unpack_unsigned
 
 
-class Fp4Input(InputQuantizer):
+class Fp4Input(InputScheme):
     """NVFP4 in blocks of 16 channels; the last `residual` channels of the order get a second term.
 
     x_hat = Q(x) + Q(x - Q(x)), both under one tensor scale, as one matrix product needs it. The
@@ -79,7 +79,7 @@ class Fp4Input(InputQuantizer):
         return {"residual": self.residual}
 
 
-class BlockInteger(InputQuantizer):
+class BlockInteger(InputScheme):
     """Symmetric integers in blocks of 16 channels with a float32 scale absmax / (2^(b-1) - 1)."""
 
     kind = "block-integer"
@@ -105,7 +105,7 @@ class BlockInteger(InputQuantizer):
         return {"bits": self.code_bits}
 
 
-class Fp4Weight(WeightStore):
+class Fp4Weight(WeightScheme):
     """A weight in NVFP4: packed E2M1 codes, E4M3 scales as bytes, a float32, the channel order."""
 
     kind = "nvfp4"

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from codtdq.methods.ranges import quantile_rows
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.base import InputScheme
 
 SAMPLE_VALUES = 1 << 16  # of the rows that groups and grids are fitted to
 MIN_SCALE = 1e-2  # of s_g, relative to the whole tensor: a dead channel must not divide by zero
 CLIPS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of each end of the range, tried in all pairs
 
 
-class GroupedTransform(InputQuantizer):
+class GroupedTransform(InputScheme):
     """x_tilde = (x - v_g) / s_g on one grid for the tensor, and x_hat = s_g * x_tilde_hat + v_g.
 
     The transform is undone before the operator pads, so that padded zeros stay zeros.

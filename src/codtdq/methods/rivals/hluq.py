@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from codtdq.methods.rivals.learning import LearnableInput
 from codtdq.numerics.affine import EPS, encode_affine, nearest
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.schemes.base import InputScheme
 
 _TINY = 1e-30  # the logarithm of zero is never asked for
 
 
-class HybridLogUniform(InputQuantizer):
+class HybridLogUniform(InputScheme):
     """One static hybrid grid for the whole tensor. low, threshold, step: [1]."""
 
     kind = "hybrid-log-uniform"
@@ -110,7 +110,7 @@ class LearnedHybrid(LearnableInput):
             return level
         return level + (tokens - tokens.detach()) * inside
 
-    def frozen(self) -> InputQuantizer:
+    def frozen(self) -> InputScheme:
         """The grid with what was learned."""
         threshold, step = (p.detach().clamp(min=EPS) for p in (self.threshold, self.step))
         return HybridLogUniform(

@@ -35,18 +35,20 @@ from torch import Tensor
 from codtdq.errors import ConfigError
 from codtdq.methods.collect import InputStats, collect_inputs, observe
 from codtdq.methods.ranges import percentile_weight
-from codtdq.methods.registry import SECOND_HAND, MethodConfig, register_method
+from codtdq.methods.registry import SECOND_HAND, register_method
 from codtdq.methods.rivals.per_token import percentile_input
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
-from codtdq.operators.simulated import input_tokens
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.operators.tokens import input_tokens
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
 
 _POINTS = 1 << 16  # (channel, group) distances are taken in parts of this many points
 
 
 @dataclass(frozen=True, kw_only=True)
-class IgqConfig(MethodConfig):
+class IgqConfig(QuantConfig):
     """Settings of IGQ-ViT."""
 
     groups: int = 8  # quantizers that share the channels of a layer
@@ -59,7 +61,7 @@ class IgqConfig(MethodConfig):
                 raise ConfigError(f"{name} is {getattr(self, name)}; accepted: 1 or more")
 
 
-class InstanceGroups(InputQuantizer):
+class InstanceGroups(InputScheme):
     """G calibrated ranges; each image gives each of its channels the nearest one.
 
     low, high: [G]. positions: tokens of a calibration image, which share one assignment.
@@ -126,21 +128,19 @@ def igq_vit(bench: Workbench) -> None:
     stats = collect_inputs(bench, active) if active else {}
     positions = _positions(bench, active)
     for site in bench.sites:
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.act_bits is not None and (site.role == "first" or positions[site.name] == 1):
             inputs = percentile_input(stats[site.name].rows, site.act_bits)
         elif site.act_bits is not None:
             inputs = _grouped(bench, site, stats[site.name], positions[site.name])
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
 
 
-def _grouped(
-    bench: Workbench, site: MethodSite, seen: InputStats, positions: int
-) -> InstanceGroups:
+def _grouped(bench: Workbench, site: Site, seen: InputStats, positions: int) -> InstanceGroups:
     assert site.act_bits is not None
     points = torch.stack([seen.image_low.flatten(), seen.image_high.flatten()], dim=-1)
     generator = bench.generator("k-means", site.name)
@@ -206,11 +206,11 @@ def _own(ends: Tensor) -> Tensor:
     return ends.detach().float().clone(memory_format=torch.contiguous_format)
 
 
-def _positions(bench: Workbench, sites: list[MethodSite]) -> dict[str, int]:
+def _positions(bench: Workbench, sites: list[Site]) -> dict[str, int]:
     """Tokens per image at every site, on the first calibration image."""
     found: dict[str, int] = {}
 
-    def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
+    def see(site: Site, x: Tensor, y: Tensor) -> None:
         found[site.name] = input_tokens(site.module, x).shape[1]
 
     if sites:

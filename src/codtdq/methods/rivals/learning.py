@@ -24,7 +24,8 @@ from codtdq.numerics.affine import (
     floor_codes,
     raise_codes,
 )
-from codtdq.schemes.inputs import InputQuantizer, Rescaled, StaticUniform
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import Rescaled, StaticUniform
 from codtdq.schemes.weights import UniformWeight
 
 GAMMA, ZETA = -0.1, 1.1  # the stretched sigmoid reaches 0 and 1
@@ -89,7 +90,7 @@ class LearnableInput(nn.Module):
         """x_hat [B, N, C] of tokens [B, N, C], with gradients."""
         raise NotImplementedError
 
-    def frozen(self) -> InputQuantizer:
+    def frozen(self) -> InputScheme:
         """The scheme with what was learned."""
         raise NotImplementedError
 
@@ -119,7 +120,7 @@ class LearnedStep(LearnableInput):
         """Quantize with the grid as it is now."""
         return lsq(tokens, self.step, self.zero, *code_limits(self.bits, self.symmetric))
 
-    def frozen(self) -> InputQuantizer:
+    def frozen(self) -> InputScheme:
         """A static grid."""
         step = self.step.detach().clamp(min=EPS)
         return StaticUniform(self.bits, self.symmetric, step=step, zero=self.zero)
@@ -146,7 +147,7 @@ class LearnedRescaled(LearnableInput):
         """(x - shift) / scale."""
         return (tokens - self.shift) / self.scale
 
-    def frozen(self) -> InputQuantizer:
+    def frozen(self) -> InputScheme:
         """The rescaling around what was learned."""
         return Rescaled(self.inner.frozen(), scale=self.scale, shift=self.shift)
 
@@ -158,7 +159,7 @@ class LearnedRescaled(LearnableInput):
 class FixedInput(LearnableInput):
     """A scheme without anything to learn: gradients of the tokens pass straight through."""
 
-    def __init__(self, fixed: InputQuantizer) -> None:
+    def __init__(self, fixed: InputScheme) -> None:
         super().__init__()
         self.fixed = fixed
 
@@ -171,12 +172,12 @@ class FixedInput(LearnableInput):
         """As the scheme says."""
         return self.fixed.reference(tokens)
 
-    def frozen(self) -> InputQuantizer:
+    def frozen(self) -> InputScheme:
         """The scheme itself."""
         return self.fixed
 
 
-def learnable_input(quantizer: InputQuantizer) -> LearnableInput:
+def learnable_input(quantizer: InputScheme) -> LearnableInput:
     """The stand-in of a scheme: learned steps for static grids, anything else fixed."""
     if isinstance(quantizer, Rescaled):
         return LearnedRescaled(quantizer, learnable_input(quantizer.inner))

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from codtdq.errors import ConfigError
 from codtdq.methods.collect import initialise_in_order, observe
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
+from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.ptq4vit import PTQ4ViTConfig, TwinInput, search_scales
 from codtdq.methods.rivals.receptive_fields import (
     Fields,
@@ -51,9 +51,12 @@ from codtdq.methods.rivals.receptive_fields import (
     weight_matrix,
 )
 from codtdq.methods.rivals.scale_search import input_errors
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, qmax_of
-from codtdq.schemes.inputs import InputQuantizer, StaticUniform, build_input_quantizer
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme, build_input_scheme
+from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.weights import UniformWeight
 
 
@@ -84,7 +87,7 @@ class NoiseSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyQuantConfig(NoiseSettings, MethodConfig):
+class NoisyQuantConfig(NoiseSettings, QuantConfig):
     """Settings of NoisyQuant on clip-searched inputs."""
 
     clip_points: int = 100  # clipping candidates absmax * i / clip_points
@@ -108,17 +111,15 @@ class NoisyPTQ4ViTConfig(NoiseSettings, PTQ4ViTConfig):
         self.check_noise()
 
 
-class NoisyInput(InputQuantizer):
+class NoisyInput(InputScheme):
     """Another scheme on x + N, N taken away again. noise: [C]."""
 
     kind = "noisy"
     noise: Tensor
 
-    def __init__(
-        self, inner: InputQuantizer | dict[str, Any], *, noise: Tensor | None = None
-    ) -> None:
+    def __init__(self, inner: InputScheme | dict[str, Any], *, noise: Tensor | None = None) -> None:
         super().__init__()
-        self.inner = build_input_quantizer(inner) if isinstance(inner, dict) else inner
+        self.inner = build_input_scheme(inner) if isinstance(inner, dict) else inner
         self.register_buffer("noise", torch.zeros(1) if noise is None else noise.detach().float())
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -154,7 +155,7 @@ class NoiseSearch:
 
     fields: Fields
     weight: Tensor  # W_hat
-    quantizer: InputQuantizer
+    quantizer: InputScheme
 
     def errors(self, noises: Tensor) -> Tensor:
         """[P] ||W_hat (Q(X + N) - N) - W_hat X||^2 of the noises [P, C]."""
@@ -188,7 +189,7 @@ class NoiseSearch:
 def in_order(
     bench: Workbench,
     settings: NoiseSettings,
-    start: Callable[[MethodSite, Fields, Tensor], None],
+    start: Callable[[Site, Fields, Tensor], None],
 ) -> None:
     """Call `start(site, fields, absmax)` for every operator with a quantized input, in the running
     order inside one forward pass; for those that run several times before it, from all calls.
@@ -199,7 +200,7 @@ def in_order(
     images, per_image = settings.noise_images, settings.noise_positions
     seen: dict[str, list[tuple[Fields, Tensor]]] = {site.name: [] for site in repeated}
 
-    def see(site: MethodSite, x: Tensor, y: Tensor) -> None:
+    def see(site: Site, x: Tensor, y: Tensor) -> None:
         picked = sample_positions(site.module, x, y, per_image, images, generator)
         seen[site.name].append((fields_at(site.module, x, y, picked), x.abs().amax()))
 
@@ -209,7 +210,7 @@ def in_order(
             fields, extremes = zip(*seen.pop(site.name))
             start(site, Fields.join(fields), torch.stack(extremes).amax())
 
-    def first(site: MethodSite, x: Tensor) -> None:
+    def first(site: Site, x: Tensor) -> None:
         y = site.module.forward(x)  # without hooks: this runs inside one
         picked = sample_positions(site.module, x, y, per_image, images, generator)
         start(site, fields_at(site.module, x, y, picked), x.abs().amax())
@@ -222,12 +223,14 @@ def add_noise(bench: Workbench, settings: NoiseSettings) -> None:
     """Search and install N for every operator whose input is quantized."""
     shifted = noisy = 0
 
-    def start(site: MethodSite, fields: Fields, absmax: Tensor) -> None:
+    def start(site: Site, fields: Fields, absmax: Tensor) -> None:
         nonlocal shifted, noisy
-        quantizer = site.module.input_quantizer
+        quantizer = site.module.input_scheme
         assert isinstance(quantizer, StaticUniform | TwinInput)
         unit = torch.rand(site.channels, generator=bench.generator("noise", site.name)) * 2 - 1
-        noise = NoiseSearch(fields, site.weight, quantizer).run(quantizer.step, settings, unit)
+        noise = NoiseSearch(fields, site.float_weight, quantizer).run(
+            quantizer.step, settings, unit
+        )
         shifted += bool(noise.any())
         noisy += bool((noise != noise[0]).any())
         bench.install(site, inputs=NoisyInput(quantizer, noise=noise))
@@ -249,11 +252,11 @@ def noisyquant(bench: Workbench) -> None:
     assert isinstance(config, NoisyQuantConfig)
     for site in bench.sites:
         if site.weight_bits is not None:
-            bench.install(site, weight=UniformWeight.minmax(site.weight, site.weight_bits))
+            bench.install(site, weight=UniformWeight.minmax(site.float_weight, site.weight_bits))
 
-    def clip(site: MethodSite, fields: Fields, absmax: Tensor) -> None:
+    def clip(site: Site, fields: Fields, absmax: Tensor) -> None:
         assert site.act_bits is not None
-        step = clip_step(fields, absmax, site.weight, site.act_bits, config.clip_points)
+        step = clip_step(fields, absmax, site.float_weight, site.act_bits, config.clip_points)
         bench.install(site, inputs=StaticUniform(site.act_bits, symmetric=True, step=step))
 
     if config.act_bits is not None:

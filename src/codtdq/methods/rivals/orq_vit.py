@@ -35,18 +35,20 @@ from torch import Tensor
 from codtdq.errors import ConfigError
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.ranges import percentile_weight
-from codtdq.methods.registry import FROM_ABSTRACT, MethodConfig, register_method
+from codtdq.methods.registry import FROM_ABSTRACT, register_method
 from codtdq.methods.rivals.per_token import percentile_input
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
-from codtdq.schemes.inputs import SCALE_BITS, InputQuantizer, StaticUniform
+from codtdq.planning.config import QuantConfig
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import SCALE_BITS, StaticUniform
 
 _NORMAL_MAD = 1.4826  # standard deviation of a normal law over its median absolute deviation
 _SEARCH_VALUES = 1 << 18  # of calibration rows, per operator
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrqConfig(MethodConfig):
+class OrqConfig(QuantConfig):
     """Settings of ORQ-ViT in style. Empty `kappas` leave every range full: per-token min-max."""
 
     kappas: tuple[float, ...] = (4.0, 6.0, 8.0)
@@ -67,7 +69,7 @@ class Rule(NamedTuple):
     tau: float
 
 
-class InlierRows(InputQuantizer):
+class InlierRows(InputScheme):
     """A range for every row that its outliers do not set. rule None: the row's full range."""
 
     kind = "inlier-rows"
@@ -134,7 +136,7 @@ def orq_vit(bench: Workbench) -> None:
     rules = [Rule(kappa, tau) for kappa in bench.config.kappas for tau in bench.config.taus]
     chosen: dict[str, Any] = {}
     for site in bench.sites:
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.act_bits is not None and site.kind == "linear":
             rule = best_rule(_some(stats[site.name].rows), site.act_bits, rules)
             inputs = InlierRows(site.act_bits, rule)
@@ -143,7 +145,7 @@ def orq_vit(bench: Workbench) -> None:
             inputs = static_range(_some(stats[site.name].rows), site.act_bits, rules)
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
     bench.notes["rules"] = chosen  # [kappa, tau] of each Linear; null: full range

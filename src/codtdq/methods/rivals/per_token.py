@@ -17,13 +17,15 @@ from torch import Tensor
 
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.ranges import percentile_grid, percentile_weight
-from codtdq.methods.registry import OWN, MethodConfig, register_method
+from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
-from codtdq.schemes.inputs import DynamicToken, InputQuantizer, StaticUniform
+from codtdq.planning.config import QuantConfig
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import DynamicToken, StaticUniform
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerTokenConfig(MethodConfig):
+class PerTokenConfig(QuantConfig):
     """Which operators get rows."""
 
     convolutions: bool = False  # a range for every pixel, too
@@ -50,14 +52,14 @@ def per_token(bench: Workbench) -> None:
         static = []
     stats = collect_inputs(bench, static) if static else {}
     for site in bench.sites:
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.name in stats and site.act_bits is not None:
             inputs = percentile_input(stats[site.name].rows, site.act_bits)
         elif site.act_bits is not None:
             inputs = DynamicToken(site.act_bits, symmetric=False)
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
 

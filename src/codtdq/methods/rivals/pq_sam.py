@@ -3,7 +3,7 @@
 Source: Liu et al., "PQ-SAM: Post-training Quantization for Segment Anything Model", ECCV 2024.
 There is no official code: this follows second-hand descriptions of the paper, not its text.
 
-Activations: GADT on OHC groups (`codtdq.methods.rivals.gadt`), one static asymmetric grid per tensor with
+Activations: GADT on OHC groups (`gadt`), one static asymmetric grid per tensor with
 lambda = 10, alpha = 0.25. Weights: an asymmetric grid per output channel, the clip of least
 squared error. Then Adam with a cosine schedule on {step_W, step_X, v, s} for the distance between
 the outputs of the quantized and the float network; weights and zero-points stay. `pq-sam-init`
@@ -28,18 +28,20 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.registry import SECOND_HAND, MethodConfig, register_method
+from codtdq.methods.registry import SECOND_HAND, register_method
 from codtdq.methods.rivals.gadt import GroupedTransform
 from codtdq.methods.rivals.pq_sam_tuning import OutputTuner, TunedOperator, TuningPlan
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
 from codtdq.schemes.weights import UniformWeight
 
 WEIGHT_CLIPS = tuple(1 - 0.05 * k for k in range(13))  # of the range of an output channel
 
 
 @dataclass(frozen=True, kw_only=True)
-class PqSamConfig(MethodConfig):
+class PqSamConfig(QuantConfig):
     """Settings of PQ-SAM."""
 
     outlier: float = 10.0  # lambda: interquartile ranges beyond which OHC clamps
@@ -107,8 +109,8 @@ def pq_sam(bench: Workbench) -> None:
         _tune(bench, teacher, operators)
 
 
-def _install(bench: Workbench, site: MethodSite, inputs: GroupedTransform | None) -> TunedOperator:
-    weight = site.weight.clone()
+def _install(bench: Workbench, site: Site, inputs: GroupedTransform | None) -> TunedOperator:
+    weight = site.float_weight.clone()
     grid = store = None
     if site.weight_bits is not None:
         grid = clipped_grid(weight.float().flatten(1), site.weight_bits)

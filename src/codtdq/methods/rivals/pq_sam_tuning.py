@@ -23,7 +23,7 @@ from codtdq.errors import CalibrationError, CheckpointError
 from codtdq.methods.collect import run_model
 from codtdq.methods.rivals.gadt import GroupedTransform
 from codtdq.numerics.affine import code_limits, fake_shifted, fake_shifted_ste
-from codtdq.operators.simulated import SimOperator
+from codtdq.operators.quantized import QuantOperator
 from codtdq.progress import track
 from codtdq.schemes.weights import UniformWeight
 
@@ -38,11 +38,11 @@ class TunedOperator:
     """
 
     def __init__(
-        self, module: SimOperator, weight: Tensor, bits: int | None,
+        self, module: QuantOperator, weight: Tensor, bits: int | None,
         grid: tuple[Tensor, Tensor] | None,
     ) -> None:  # fmt: skip
         self.module, self.weight, self.bits, self.grid = module, weight, bits, grid
-        inputs = module.input_quantizer
+        inputs = module.input_scheme
         self.inputs = inputs if isinstance(inputs, GroupedTransform) else None
         self.starts: dict[str, Tensor] = {}
         if grid is not None:
@@ -85,7 +85,7 @@ class TunedOperator:
         self.write(learning=False)
         if self.grid is not None and self.bits is not None:
             step = self.values()["weight_step"].detach()
-            self.module.weight_store = UniformWeight.quantize(
+            self.module.weight_scheme = UniformWeight.quantize(
                 self.weight, self.bits, step=step, zero=self.grid[1]
             )
         self.module.refresh()

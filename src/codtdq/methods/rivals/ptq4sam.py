@@ -32,17 +32,20 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.collect import InputStats, collect_inputs
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
+from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.bimodal import flip_columns, flips_of
 from codtdq.methods.rivals.reconstruction import Reconstruction
 from codtdq.methods.rivals.sam_grids import averaged_grid, searched_weight
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.schemes.inputs import InputQuantizer, Rescaled
-from codtdq.schemes.weights import FloatWeight, WeightStore
+from codtdq.methods.workbench import Workbench
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme, WeightScheme
+from codtdq.schemes.inputs import Rescaled
+from codtdq.schemes.weights import FloatWeight
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ptq4SamConfig(MethodConfig):
+class Ptq4SamConfig(QuantConfig):
     """Settings of PTQ4SAM."""
 
     reconstruct: bool = True
@@ -84,8 +87,8 @@ def ptq4sam(bench: Workbench) -> None:
     weights: dict[str, Tensor] = {}
     flipped = []
     for site in bench.sites:
-        weights[site.name] = site.weight.float()
-        inputs: InputQuantizer | None = None
+        weights[site.name] = site.float_weight.float()
+        inputs: InputScheme | None = None
         if site.act_bits is not None:
             seen = stats[site.name]
             signs = flips_of(seen.rows) if config.flip_bimodal else None
@@ -103,10 +106,10 @@ def ptq4sam(bench: Workbench) -> None:
 
 
 def install_weight(
-    bench: Workbench, site: MethodSite, weight: Tensor, inputs: InputQuantizer | None
+    bench: Workbench, site: Site, weight: Tensor, inputs: InputScheme | None
 ) -> None:
     """Install an input quantizer and the weight on its searched grid (or as it is)."""
-    store: WeightStore = FloatWeight.of(weight)
+    store: WeightScheme = FloatWeight.of(weight)
     if site.weight_bits is not None:
         store = searched_weight(weight, site.weight_bits, exhaustive=bench.budget == "paper")
     bench.install(site, inputs=inputs, weight=store)

@@ -19,7 +19,7 @@ Deviations from the original:
 - The error is summed at `positions` random output positions per image, not at all of them.
 - Only operators and their inputs are quantized: no softmax and no matrix products inside
   attention, hence no twin grid for softmax. Convolution inputs are quantized, too (the original
-  leaves them float), the image with `first_act_bits`.
+  leaves them float), the image with `first_layer`.
 - The alignment s+ = 2^m s- is not enforced, as in the released code.
 
 Weights (w_granularity): "released" has one scale per Linear (three for a fused qkv: an attention
@@ -36,14 +36,17 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError, ConfigError
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
+from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.fisher import FISHER, MSE, OperatorSample, sample_operators
 from codtdq.methods.rivals.receptive_fields import by_group, weight_matrix
 from codtdq.methods.rivals.scale_search import input_errors, weight_errors
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, qmax_of, qmin_of
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
 from codtdq.progress import track
-from codtdq.schemes.inputs import InputQuantizer, StaticUniform
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.weights import UniformWeight
 
 GELU_MINIMUM = 0.16997  # -min of x Phi(x)
@@ -52,7 +55,7 @@ GRANULARITIES = ("released", "per_tensor", "per_channel")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PTQ4ViTConfig(MethodConfig):
+class PTQ4ViTConfig(QuantConfig):
     """Settings of PTQ4ViT."""
 
     metric: str = FISHER  # "fisher", or "mse" for g = 1
@@ -81,7 +84,7 @@ class PTQ4ViTConfig(MethodConfig):
                 raise ConfigError(f"{name} is {getattr(self, name)}; accepted: 1 or more")
 
 
-class TwinInput(InputQuantizer):
+class TwinInput(InputScheme):
     """Two half grids that meet at zero; the sign bit of the code says which one.
 
     positive, negative: steps [1] of x >= 0 and x < 0.
@@ -129,11 +132,11 @@ class ScaleSearch:
     weight_step [S] and input_step [1] are the scales so far; None where a side stays float.
     """
 
-    def __init__(self, site: MethodSite, sample: OperatorSample, config: PTQ4ViTConfig) -> None:
+    def __init__(self, site: Site, sample: OperatorSample, config: PTQ4ViTConfig) -> None:
         self.site, self.config = site, config
         groups = sample.fields.groups
         self.x = sample.fields.matrix()  # [groups, R, K]
-        self.weight = site.weight.float().flatten(1)  # [O, K]
+        self.weight = site.float_weight.float().flatten(1)  # [O, K]
         self.target = torch.bmm(self.x, weight_matrix(self.weight, groups))
         g = sample.gradients
         self.importance = None if g is None else by_group(importance_of(g), groups)
@@ -177,13 +180,13 @@ class ScaleSearch:
     def errors_of_input(self) -> Tensor:
         """[n] error of every input scale, the weight quantized as it is now."""
         assert self.input_start is not None
-        store = self.weight_store()
+        store = self.weight_scheme()
         w_hat = self.weight if store is None else store.dequantize().flatten(1)
         matrix = weight_matrix(w_hat, self.x.shape[0])
         steps = self.factors() * self.input_start
         return input_errors(self._quantized, steps, matrix, self.target, self.importance)
 
-    def weight_store(self) -> UniformWeight | None:
+    def weight_scheme(self) -> UniformWeight | None:
         """The weight on the grids so far."""
         if self.weight_step is None or self.site.weight_bits is None:
             return None
@@ -191,10 +194,10 @@ class ScaleSearch:
         if len(step) > 1:
             step = step.repeat_interleave(len(self.weight) // len(step), 0)
         return UniformWeight.quantize(
-            self.site.weight, self.site.weight_bits, step=step, symmetric=True
+            self.site.float_weight, self.site.weight_bits, step=step, symmetric=True
         )
 
-    def quantizer(self) -> InputQuantizer | None:
+    def quantizer(self) -> InputScheme | None:
         """The input's grid so far."""
         if self.input_step is None or self.site.act_bits is None:
             return None
@@ -222,9 +225,9 @@ def importance_of(gradients: Tensor) -> Tensor:
     return torch.where(silent, SILENT_SHARE * squared.mean(), squared)
 
 
-def count_scales(site: MethodSite, granularity: str) -> int:
+def count_scales(site: Site, granularity: str) -> int:
     """How many blocks of output channels have a weight scale of their own."""
-    outputs = int(site.weight.shape[0])
+    outputs = int(site.float_weight.shape[0])
     linear = isinstance(site.module, nn.Linear)
     if granularity == "per_channel" or (granularity == "released" and not linear):
         return outputs
@@ -265,7 +268,7 @@ def search_scales(bench: Workbench) -> None:
     for site in track(bench.sites, "searching scales", len(bench.sites)):
         search = ScaleSearch(site, samples.pop(site.name), config)
         search.run()
-        bench.install(site, inputs=search.quantizer(), weight=search.weight_store())
+        bench.install(site, inputs=search.quantizer(), weight=search.weight_scheme())
 
 
 _SOURCE = "Yuan et al., ECCV 2022"

@@ -29,10 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from codtdq.methods.collect import collect_inputs
-from codtdq.methods.registry import SECOND_HAND, MethodConfig, register_method
+from codtdq.methods.registry import SECOND_HAND, register_method
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import EPS, encode_shifted, nearest
-from codtdq.schemes.inputs import InputQuantizer
+from codtdq.planning.config import QuantConfig
+from codtdq.schemes.base import InputScheme
 from codtdq.schemes.weights import UniformWeight
 
 STAGE_ONE_BITS = 8
@@ -40,14 +41,14 @@ LARGEST = 127
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuartzConfig(MethodConfig):
+class QuartzConfig(QuantConfig):
     """Settings of QuaRTZ."""
 
     block: int = 16  # channels that share a FLAG
     rounded: bool = False  # nearest code instead of truncation
 
 
-class ZeroSuppressed(InputQuantizer):
+class ZeroSuppressed(InputScheme):
     """Static 8-bit integers, of which each block keeps `bits` from its leading one on.
 
     step: [1], s8.
@@ -133,5 +134,5 @@ def quartz(bench: Workbench) -> None:
             step = (stats[site.name].absmax.amax() / LARGEST).clamp(min=EPS)
             inputs = ZeroSuppressed(site.act_bits, config.block, config.rounded, step=step)
         if site.weight_bits is not None:
-            weight = UniformWeight.minmax(site.weight, site.weight_bits)
+            weight = UniformWeight.minmax(site.float_weight, site.weight_bits)
         bench.install(site, inputs=inputs, weight=weight)

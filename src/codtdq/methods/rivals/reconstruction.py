@@ -42,13 +42,15 @@ from codtdq.methods.rivals.block_data import BlockData, PrefixRunner
 from codtdq.methods.rivals.block_learning import BUDGETS, Budget, learn_block
 from codtdq.methods.rivals.blocks import MAX_SITES, Block, find_blocks
 from codtdq.methods.rivals.learning import LearnableInput, learnable_input
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.operators.simulated import SimOperator
+from codtdq.methods.workbench import Workbench
+from codtdq.operators.quantized import QuantOperator
+from codtdq.planning.plan import Site
 from codtdq.progress import track
-from codtdq.schemes.inputs import FloatInput, InputQuantizer
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import FloatInput
 
 Loss = Callable[[str, Tensor, Tensor, int], Tensor]
-Learnable = Callable[[MethodSite, InputQuantizer], LearnableInput]
+Learnable = Callable[[Site, InputScheme], LearnableInput]
 CACHE_BYTES = 512 << 20  # of one block's inputs (both) and targets: fewer images if they need more
 MEMO_BYTES = 256 << 20  # of finished blocks' outputs, per model
 
@@ -79,7 +81,7 @@ class Reconstruction:
         cache_bytes: int = CACHE_BYTES,
         memo_bytes: int = MEMO_BYTES,
     ) -> None:
-        if any(isinstance(site.module, SimOperator) for site in bench.sites):
+        if any(isinstance(site.module, QuantOperator) for site in bench.sites):
             raise ConfigError("Reconstruction copies the float model: make it before installing")
         self.bench = bench
         self.budget = BUDGETS[bench.budget] if budget is None else budget
@@ -155,7 +157,7 @@ class Reconstruction:
             on_start(block, data)
         module = self.bench.model.get_submodule(block.name)
         simulated = [(site, _sim(site)) for site in block.sites]
-        installed = [(sim, sim.weight_store, sim.input_quantizer) for _, sim in simulated]
+        installed = [(sim, sim.weight_scheme, sim.input_scheme) for _, sim in simulated]
         before = self._error(data, module, loss)
 
         def heard(name: str, y: Tensor, target: Tensor, step: int, images: Sequence[int]) -> Tensor:
@@ -169,17 +171,17 @@ class Reconstruction:
                 for site, sim in simulated
             },
             inputs={
-                sim: learnable_input(sim.input_quantizer) if learnable is None
-                else learnable(site, sim.input_quantizer)
-                for site, sim in simulated if not isinstance(sim.input_quantizer, FloatInput)
+                sim: learnable_input(sim.input_scheme) if learnable is None
+                else learnable(site, sim.input_scheme)
+                for site, sim in simulated if not isinstance(sim.input_scheme, FloatInput)
             },
             loss=heard, budget=self.budget, generator=self.bench.generator("block", block.name),
         )  # fmt: skip
         after = self._error(data, module, loss)
         kept = after < before
         if not kept:
-            for sim, weight_store, quantizer in installed:
-                sim.weight_store, sim.input_quantizer = weight_store, quantizer
+            for sim, weight_scheme, quantizer in installed:
+                sim.weight_scheme, sim.input_scheme = weight_scheme, quantizer
                 sim.refresh()
         return BlockReport(
             block.name,
@@ -202,7 +204,7 @@ class Reconstruction:
                 total, count = total + float(value) * len(images), count + len(images)
         return total / max(count, 1)
 
-    def _float_weight(self, site: MethodSite) -> Tensor:
+    def _float_weight(self, site: Site) -> Tensor:
         weight = self.float_model.get_submodule(site.name).weight
         assert isinstance(weight, Tensor)
         return weight.detach()
@@ -214,7 +216,7 @@ class Reconstruction:
             "settings": type(self.bench.config).__name__,
             "numbers": asdict(self.budget),
             "blocks": [(b.name, [s.name for s in b.sites]) for b in self.blocks],
-            "schemes": [_sim(s).input_quantizer.record() for b in self.blocks for s in b.sites],
+            "schemes": [_sim(s).input_scheme.record() for b in self.blocks for s in b.sites],
         }
         return BlockStore(self.bench.state_dir, fingerprint(self.bench, self.items, facts))
 
@@ -253,13 +255,13 @@ def _single_images(bench: Workbench) -> Iterator[Any]:
 
 def _anything_to_do(block: Block) -> bool:
     return any(
-        not isinstance(_sim(s).input_quantizer, FloatInput) or _sim(s).weight_store.kind != "float"
+        not isinstance(_sim(s).input_scheme, FloatInput) or _sim(s).weight_scheme.kind != "float"
         for s in block.sites
     )
 
 
-def _sim(site: MethodSite) -> SimOperator:
-    if not isinstance(site.module, SimOperator):
+def _sim(site: Site) -> QuantOperator:
+    if not isinstance(site.module, QuantOperator):
         raise ConfigError(f"{site.name} is not installed; install every site before run()")
     return site.module
 

@@ -46,10 +46,12 @@ from codtdq.methods.folding import (
     rescale_at_operator,
 )
 from codtdq.methods.ranges import percentile_grid, percentile_weight
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.registry import FROM_CODE, register_method
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import nearest
-from codtdq.operators.simulated import input_tokens
+from codtdq.operators.tokens import input_tokens
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
 from codtdq.schemes.inputs import StaticUniform
 from codtdq.schemes.weights import FloatWeight
 
@@ -59,7 +61,7 @@ Grid = tuple[Tensor, Tensor]  # (step, zero), each [C] or [1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepQViTConfig(MethodConfig):
+class RepQViTConfig(QuantConfig):
     """How much data the percentiles see."""
 
     images: int = 128
@@ -81,7 +83,7 @@ class RepQViTConfig(MethodConfig):
 def repq_vit(bench: Workbench) -> None:
     """Set every quantizer in one pass, then fold the per-channel ones."""
     sites = bench.sites
-    weights = {site.name: site.weight.clone() for site in sites}
+    weights = {site.name: site.float_weight.clone() for site in sites}
     groups = {
         norm: group
         for norm, group in norm_groups(bench).items()
@@ -94,7 +96,7 @@ def repq_vit(bench: Workbench) -> None:
     for site in sites:
         bench.install(site)  # so that the pass below only exchanges parts
 
-    def start(site: MethodSite, x: Tensor) -> None:
+    def start(site: Site, x: Tensor) -> None:
         weight = None
         if site.weight_bits is not None:
             weight = percentile_weight(weights[site.name], site.weight_bits)
@@ -178,7 +180,7 @@ def _spaced(rows: Tensor, count: int) -> Tensor:
     return rows[torch.linspace(0, rows.shape[0] - 1, count).long()]
 
 
-def _takes_shift(bench: Workbench, norm: str, group: list[MethodSite]) -> bool:
+def _takes_shift(bench: Workbench, norm: str, group: list[Site]) -> bool:
     """Whether a shift can be folded into a norm, or at least into all its readers."""
     at_operators = all(can_rescale_at_operator(site, with_shift=True) for site in group)
     return foldable(bench, norm, with_shift=True) or at_operators
@@ -187,7 +189,7 @@ def _takes_shift(bench: Workbench, norm: str, group: list[MethodSite]) -> bool:
 def _fold(
     bench: Workbench,
     norm: str,
-    group: list[MethodSite],
+    group: list[Site],
     scale: Tensor,
     shift: Tensor | None,
     grid: Grid,
@@ -202,5 +204,5 @@ def _fold(
         else:
             rescale_at_operator(bench, site, inputs, scale, shift)
         if site.weight_bits is not None:
-            bench.install(site, weight=percentile_weight(site.weight, site.weight_bits))
+            bench.install(site, weight=percentile_weight(site.float_weight, site.weight_bits))
     return folded

@@ -33,21 +33,19 @@ from torch import Tensor
 from codtdq.errors import ConfigError
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.folding import fold_into_norm, norm_groups, rescale_at_operator
-from codtdq.methods.registry import FROM_CODE, MethodConfig, register_method
-from codtdq.methods.workbench import MethodSite, Workbench
-from codtdq.schemes.inputs import (
-    DynamicToken,
-    FloatInput,
-    InputQuantizer,
-    StaticUniform,
-)
+from codtdq.methods.registry import FROM_CODE, register_method
+from codtdq.methods.workbench import Workbench
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import DynamicToken, FloatInput, StaticUniform
 from codtdq.schemes.weights import UniformWeight
 
 FLOOR = 1e-5  # of weight magnitudes and of s
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothQuantConfig(MethodConfig):
+class SmoothQuantConfig(QuantConfig):
     """Where the magnitude goes, and how activations are quantized."""
 
     alpha: float = 0.5  # 0: all channels of the weights alike; 1: all channels of the activations
@@ -101,13 +99,15 @@ def smoothquant(bench: Workbench) -> None:
             else:
                 rescale_at_operator(bench, site, inner, scale)
             if site.weight_bits is not None:
-                bench.install(site, weight=UniformWeight.minmax(site.weight, site.weight_bits))
+                bench.install(
+                    site, weight=UniformWeight.minmax(site.float_weight, site.weight_bits)
+                )
     bench.notes.update(folded_groups=folded, explicit_groups=len(groups) - folded)
 
 
-def reader_groups(bench: Workbench) -> list[tuple[str | None, list[MethodSite]]]:
+def reader_groups(bench: Workbench) -> list[tuple[str | None, list[Site]]]:
     """(norm or None, the sites that share one s): the readers of a norm, or of one tensor."""
-    groups: list[tuple[str | None, list[MethodSite]]] = list(norm_groups(bench).items())
+    groups: list[tuple[str | None, list[Site]]] = list(norm_groups(bench).items())
     seen = {site.name for _, group in groups for site in group}
     for site in bench.sites:
         if site.name not in seen:
@@ -117,7 +117,7 @@ def reader_groups(bench: Workbench) -> list[tuple[str | None, list[MethodSite]]]
     return groups
 
 
-def smoothing_scale(peak: Tensor, group: list[MethodSite], alpha: float) -> Tensor:
+def smoothing_scale(peak: Tensor, group: list[Site], alpha: float) -> Tensor:
     """The scale s [C] from the activation maxima [C] and the weights of all readers."""
     if all(site.kind == "depthwise" for site in group):
         alpha = 1.0
@@ -126,15 +126,19 @@ def smoothing_scale(peak: Tensor, group: list[MethodSite], alpha: float) -> Tens
     return torch.where(peak > 0, scale, torch.ones_like(scale))
 
 
-def input_weight_peak(site: MethodSite) -> Tensor:
+def input_weight_peak(site: Site) -> Tensor:
     """Largest |W| behind each input channel [C]; groups of a convolution have their own."""
-    weight = site.weight.abs().flatten(2) if site.weight.ndim > 2 else site.weight.abs()[..., None]
+    weight = (
+        site.float_weight.abs().flatten(2)
+        if site.float_weight.ndim > 2
+        else site.float_weight.abs()[..., None]
+    )
     groups = site.channels // weight.shape[1]
     per_group = weight.reshape(groups, -1, *weight.shape[1:])  # [G, O / G, C / G, taps]
     return per_group.amax((1, 3)).flatten()
 
 
-def _input_scheme(site: MethodSite, radius: Tensor, dynamic: bool) -> InputQuantizer:
+def _input_scheme(site: Site, radius: Tensor, dynamic: bool) -> InputScheme:
     if site.act_bits is None:
         return FloatInput()
     if dynamic:

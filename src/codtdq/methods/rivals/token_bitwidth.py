@@ -41,9 +41,9 @@ from torch import Tensor, nn
 from codtdq.errors import ConfigError
 from codtdq.methods.collect import collect_inputs, run_model
 from codtdq.methods.ranges import percentile_weight
-from codtdq.methods.registry import FROM_ABSTRACT, MethodConfig, register_method
+from codtdq.methods.registry import FROM_ABSTRACT, register_method
 from codtdq.methods.rivals.per_token import percentile_input
-from codtdq.methods.workbench import MethodSite, Workbench
+from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import (
     EPS,
     MAX_BITS,
@@ -55,8 +55,11 @@ from codtdq.numerics.affine import (
     qmin_of,
     step_of,
 )
-from codtdq.operators.simulated import SimOperator, sim_operators
-from codtdq.schemes.inputs import SCALE_BITS, DynamicToken, InputQuantizer
+from codtdq.operators import listening, quant_operators
+from codtdq.planning.config import QuantConfig
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme
+from codtdq.schemes.inputs import SCALE_BITS, DynamicToken
 
 GELU_FLOOR = 0.17  # GELU never falls below -0.17
 READINGS = ("best", "shift", "constant", "plain")
@@ -65,7 +68,7 @@ _BISECTIONS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenBitsConfig(MethodConfig):
+class TokenBitsConfig(QuantConfig):
     """Settings of the token bit-width method."""
 
     candidates: tuple[int, ...] | None = None  # B; null: from one below the target to two above
@@ -84,7 +87,7 @@ class TokenBitsConfig(MethodConfig):
             )
 
 
-class TokenBits(InputQuantizer):
+class TokenBits(InputScheme):
     """Rows on grids of as many bits as their range asks for.
 
     tau: [1], the largest step that is good enough. reading: "plain", "shift" or "constant".
@@ -203,7 +206,7 @@ def token_bitwidth(bench: Workbench) -> None:
     stats = collect_inputs(bench, active) if active else {}
     layers: dict[str, Any] = {}
     for site in bench.sites:
-        inputs: InputQuantizer | None = None
+        inputs: InputScheme | None = None
         if site.act_bits is not None and site.kind == "linear":
             fitted = _for_site(site, stats[site.name].rows, bench.config)
             layers[site.name] = fitted.settings()
@@ -212,13 +215,13 @@ def token_bitwidth(bench: Workbench) -> None:
             inputs = percentile_input(stats[site.name].rows, site.act_bits)
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
     bench.notes["token_bits"] = layers
 
 
-def _for_site(site: MethodSite, rows: Tensor, config: TokenBitsConfig) -> TokenBits:
+def _for_site(site: Site, rows: Tensor, config: TokenBitsConfig) -> TokenBits:
     assert site.act_bits is not None
     candidates = config.candidates or widths_around(site.act_bits)
     fitted = TokenBits.fitted(rows, site.act_bits, candidates)
@@ -246,32 +249,25 @@ def widths_around(target: int) -> tuple[int, ...]:
 
 def realised_bits(model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
     """Mean bits per token that batches take at every operator, constant rows left out."""
-    totals: dict[SimOperator, list[int]] = {}
+    found = {
+        name: operator
+        for name, operator in quant_operators(model).items()
+        if isinstance(operator.input_scheme, TokenBits)
+    }
+    totals: dict[str, list[int]] = {}
 
-    def listen(operator: SimOperator, tokens: Tensor, x_hat: Tensor) -> None:
-        assert isinstance(operator.input_quantizer, TokenBits)
-        bits, rows = operator.input_quantizer.count(tokens)
-        total = totals.setdefault(operator, [0, 0])
+    def hear(name: str, tokens: Tensor, x_hat: Tensor, statistics: object) -> None:
+        scheme = found[name].input_scheme
+        assert isinstance(scheme, TokenBits)
+        bits, rows = scheme.count(tokens)
+        total = totals.setdefault(name, [0, 0])
         total[0] += bits
         total[1] += rows
 
-    found = {
-        name: operator
-        for name, operator in sim_operators(model).items()
-        if isinstance(operator.input_quantizer, TokenBits)
-    }
-    before = {name: operator.listener for name, operator in found.items()}
-    try:
-        for operator in found.values():
-            operator.listener = listen
-        with torch.no_grad():
-            for batch in batches:
-                run_model(model, batch)
-    finally:
-        for name, operator in found.items():
-            operator.listener = before[name]
-    counted = {name: totals[operator] for name, operator in found.items() if operator in totals}
-    return {name: bits / rows for name, (bits, rows) in counted.items() if rows}
+    with torch.no_grad(), listening(found, hear):
+        for batch in batches:
+            run_model(model, batch)
+    return {name: bits / rows for name, (bits, rows) in totals.items() if rows}
 
 
 def _width(tokens: Tensor) -> tuple[Tensor, Tensor]:

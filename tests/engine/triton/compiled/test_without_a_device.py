@@ -10,6 +10,7 @@ import torch
 import codtdq
 from codtdq.cli import main
 from codtdq.errors import UnsupportedError
+from small_nets import simulate
 
 pytestmark = gpu_cases.compiled
 
@@ -24,7 +25,7 @@ def test_import_touches_neither_triton_nor_a_device():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_a_request_without_a_device_is_one_line(tmp_path):
-    model = codtdq.quantize(codtdq.create_model("cfrn-small"), "cod-tdq")
+    model = simulate(codtdq.create_model("cfrn-small"), "cod-tdq")
     codtdq.save(model, tmp_path / "q")
     with pytest.raises(UnsupportedError) as caught:
         codtdq.load(tmp_path / "q", backend="triton")

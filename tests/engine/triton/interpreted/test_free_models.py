@@ -14,6 +14,7 @@ from triton_metrics import SIMULATED, TOLERANCE, TRITON, Pair, images
 
 import codtdq
 from codtdq.engine import use_backend
+from small_nets import simulate
 
 pytestmark = gpu_cases.interpreted
 
@@ -56,7 +57,7 @@ def test_the_quick_interpreter_has_the_numbers_of_triton_s_own(layer, shape_size
     }[layer]
     preset = "w4a4" if layer == "shared range" else PRESET
     config = codtdq.preset(preset, first_layer="quantize")
-    quantized = codtdq.quantize(net.eval(), config)
+    quantized = simulate(net.eval(), config)
     x = torch.randn(x, generator=torch.Generator().manual_seed(0))
     assert not use_backend(quantized, "triton", example=x).fallbacks
     with torch.no_grad():

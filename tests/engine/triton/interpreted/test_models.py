@@ -10,6 +10,7 @@ from codtdq.engine import backend_of, use_backend
 from codtdq.engine.triton import reference
 from codtdq.evaluation import evaluate
 from codtdq.operators import quant_operators
+from small_nets import simulate
 
 pytestmark = gpu_cases.interpreted
 
@@ -59,7 +60,7 @@ class InStep:
 )
 def test_every_operator_in_step_with_the_simulation(name, preset, shape_sized_blocks):
     """All operators inside the fused network, each on the input that the simulation has there."""
-    model = codtdq.quantize(codtdq.create_model(name), preset)
+    model = simulate(codtdq.create_model(name), preset)
     data = open_dataset("camosynth", limit=1)
     expected = evaluate(model, data).metrics
     record = use_backend(model, "triton")
@@ -86,7 +87,7 @@ def test_every_operator_in_step_with_the_simulation(name, preset, shape_sized_bl
 @pytest.mark.parametrize("name", ["cfrn-small", "escnet-small"])
 def test_metrics_are_those_of_the_simulation(name, tmp_path, quick):
     config = codtdq.preset("cod-tdq-guarded", model=name, act_bits=8)
-    codtdq.save(codtdq.quantize(codtdq.create_model(name), config), tmp_path / "q")
+    codtdq.save(simulate(codtdq.create_model(name), config), tmp_path / "q")
     scores = {}
     for backend in ("reference", "triton"):
         model = codtdq.load(tmp_path / "q", backend=backend)
@@ -102,7 +103,7 @@ def test_metrics_are_those_of_the_simulation(name, tmp_path, quick):
 
 def test_one_dimensional_convolutions(shape_sized_blocks):
     net = torch.nn.Sequential(torch.nn.Conv1d(20, 12, 3, stride=2, padding=1)).eval()
-    quantized = codtdq.quantize(net, codtdq.preset("cod-tdq", first_layer="quantize"))
+    quantized = simulate(net, codtdq.preset("cod-tdq", first_layer="quantize"))
     x = torch.randn(2, 20, 11)
     with torch.no_grad():
         expected = quantized(x)

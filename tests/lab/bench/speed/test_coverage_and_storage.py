@@ -14,6 +14,7 @@ from codtdq.errors import UnsupportedError
 from codtdq.lab.bench.speed.coverage import count_work, coverage_of
 from codtdq.lab.bench.speed.storage import storage_split
 from codtdq.methods import store
+from small_nets import simulate
 
 
 class Toy(nn.Module):
@@ -57,7 +58,7 @@ def test_shares_count_what_ran_native():
 
 
 def test_every_byte_of_the_files_has_a_purpose(tmp_path):
-    model = codtdq.quantize(codtdq.create_model(tiny_model.NAME), "cod-tdq")
+    model = simulate(codtdq.create_model(tiny_model.NAME), "cod-tdq")
     split = storage_split(codtdq.save(model, tmp_path / "packed"))
     assert split.total == sum(file.stat().st_size for file in (tmp_path / "packed").iterdir())
     assert split.packed_weights == 32 * 14 + 16  # 27 weights in 14 bytes per row, 32 in 16
@@ -71,10 +72,10 @@ def test_every_byte_of_the_files_has_a_purpose(tmp_path):
 def test_fixed_ranges_and_tables_are_told_apart(tmp_path):
     model = codtdq.create_model(tiny_model.NAME)
     images = [torch.randn(1, 3, 32, 32)]
-    fixed = codtdq.quantize(model, "per-tensor", images)
+    fixed = simulate(model, "per-tensor", images)
     split = storage_split(codtdq.save(fixed, tmp_path / "fixed"))
     assert split.activation_ranges == 2 * 4
-    swin = codtdq.quantize(codtdq.create_model("cfrn-small"), "cod-tdq")
+    swin = simulate(codtdq.create_model("cfrn-small"), "cod-tdq")
     split = storage_split(codtdq.save(swin, tmp_path / "swin"))
     assert split.buffers > 0  # relative positions and shift masks
     assert split.total == sum(file.stat().st_size for file in (tmp_path / "swin").iterdir())

@@ -19,13 +19,12 @@ from torch.utils.flop_counter import flop_registry
 
 from codtdq.api import preset
 from codtdq.engine.fusion import blank_products, fuse
-from codtdq.engine.triton import executors as triton
+from codtdq.engine.triton.backend import TritonBackend
 from codtdq.engine.triton.launch import Launch, recorded
+from codtdq.methods import outline
 from codtdq.models import model_info
 from codtdq.models.registry import build_model
 from codtdq.operators import quant_operators
-from codtdq.operators.conversion import apply_plan
-from codtdq.planning import make_plan
 from codtdq.planning.trace import trace
 
 # no kernel; `_unsafe_view` is a view that does not say so
@@ -68,13 +67,14 @@ def float_survey(name: str, batch: int) -> Survey:
 def quantized_survey(name: str, batch: int, config: str = "cod-tdq") -> Survey:
     """The network under a preset on the Triton kernels, fused as `use_backend` fuses it."""
     model = build_model(name, empty=True).to("meta")
-    apply_plan(model, make_plan(model, preset(config, model=name)), empty=True)
-    model = model.to("meta").eval()
+    sketched = outline(model, preset(config, model=name), torch.zeros(0))[1]
+    assert sketched is not None
+    model = sketched.to("meta").eval()
     survey = Survey(name, batch, model_info(name).input_size)
     operators = quant_operators(model)
+    backend = TritonBackend()
     obstacles = {
-        place: triton.obstacle(operator.site, operator, operator.compute_dtype)
-        for place, operator in operators.items()
+        place: backend.unsupported_reason(operator) for place, operator in operators.items()
     }
     survey.fallbacks = {place: why for place, why in obstacles.items() if why is not None}
     survey.operators = tuple(operators)
@@ -83,11 +83,11 @@ def quantized_survey(name: str, batch: int, config: str = "cod-tdq") -> Survey:
         operator.device_type = "meta"
     with blank_products(operators.values()):
         graph = trace(model, torch.zeros(1, 3, 64, 64, device="meta"), names=operators)
-    fuse(native, model, graph, triton.encoding)
+    fuse(native, model, graph, backend.sharing_key)
     for place, operator in native.items():
         operator.channels_last = getattr(model.info, "channels_last", False)
-        operator.executor = _noting(triton.executor_for(operator), place, survey)
-        operator.backend = triton.executor_for
+        operator.executor = _noting(backend.build(operator), place, survey)
+        operator.backend = backend.build
     _run(model, survey)
     return survey
 

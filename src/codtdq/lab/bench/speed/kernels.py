@@ -34,7 +34,6 @@ from codtdq.models.cfrn import SpatialGatingUnit
 from codtdq.numerics import ActivationSpec
 from codtdq.numerics.affine import EPS, encode, to_codes
 from codtdq.planning import QuantConfig
-from codtdq.planning.planner import activation_fields
 from codtdq.progress import Progress
 
 KINDS = ("quantizer", "quantizer-reference", "linear", "conv")
@@ -130,7 +129,7 @@ def _quantizers() -> Iterator[Case]:
     reference, which avoids the slow ones of these.
     """
     config = preset(PRESET)
-    spec = ActivationSpec(**activation_fields(config, "linear", "linear"))
+    spec = ActivationSpec(**config.activation_fields("linear", "linear"))
     settings = (spec.bits, GROUP, spec.literal, False, None, spec.tau, spec.zero_ratio)
     for tokens, channels in QUANTIZER_SHAPES:
         x = _random(tokens, channels)
@@ -197,7 +196,7 @@ def _convolutions() -> Iterator[Case]:
 
 def _native(network: nn.Module, model: str | None) -> nn.Module:
     """The operator on the engine; `model` is a network whose activation modes apply."""
-    quantized = quantize(network, preset(PRESET, model=model))
+    quantized = quantize(network, preset(PRESET, model=model), backend="reference")
     record = use_backend(quantized, "cpu")
     if record.fallbacks:
         raise ConfigError(f"the engine does not take the operator: {record.fallbacks}")

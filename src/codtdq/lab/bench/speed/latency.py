@@ -14,7 +14,7 @@ from codtdq.lab.bench.speed import competitors
 from codtdq.lab.bench.speed.coverage import Work, count_work, coverage_of
 from codtdq.lab.bench.speed.subjects import BASELINE, Subjects
 from codtdq.lab.bench.speed.timing import Timing, cpu_speedup, fixed_threads, interleaved, speedup
-from codtdq.operators import quant_operators, sim_operators
+from codtdq.operators import quant_operators
 from codtdq.progress import Progress
 
 MIN_REPEATS = 3
@@ -61,7 +61,7 @@ def coverage(subjects: Subjects) -> dict[str, dict[str, Any]]:
         if name == BASELINE:
             continue
         record = backend_of(subject.model)
-        quantized = set(quant_operators(subject.model)) | set(sim_operators(subject.model))
+        quantized = set(quant_operators(subject.model)) | set(quant_operators(subject.model))
         result[name] = {
             **coverage_of(work, quantized, record).to_dict(),
             "execution": subject.execution,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from codtdq.checkpoint import read_header
 from codtdq.checkpoint.files import META, WEIGHTS
-from codtdq.errors import UnsupportedError
-from codtdq.methods.store import is_method_directory
 
 FLOAT_CODES, FLOAT_RANGES = ("floats#codes",), ("floats#low", "floats#step")
 
@@ -67,21 +64,15 @@ class StorageSplit:
 def storage_split(directory: str | Path) -> StorageSplit:
     """Split the files that `codtdq.save` wrote."""
     directory = Path(directory)
-    if is_method_directory(directory):
-        raise UnsupportedError(
-            f"{directory} holds a method's own schemes, which have no packed form; the split is "
-            "that of presets (see `codtdq list presets`)"
-        )
     header = read_header(directory)
     sizes, index = _tensor_sizes(directory / WEIGHTS)
     plan = header["plan"]
-    sites = {site["name"]: site for site in plan["sites"]}
     split = dict.fromkeys(
         ("packed_weights", "weight_scales", "activation_ranges", "float_blocks",
          "float_block_ranges", "float_tensors", "buffers"), 0,
     )  # fmt: skip
     for name, (size, floating) in sizes.items():
-        split[_purpose(name, sites, floating)] += size
+        split[_purpose(name, floating)] += size
     return StorageSplit(
         **split,
         tensor_index=index,
@@ -90,20 +81,16 @@ def storage_split(directory: str | Path) -> StorageSplit:
     )
 
 
-def _purpose(name: str, sites: Mapping[str, Any], floating: bool) -> str:
+def _purpose(name: str, floating: bool) -> str:
     if name in FLOAT_CODES:
         return "float_blocks"
     if name in FLOAT_RANGES:
         return "float_block_ranges"
-    owner, _, field = name.rpartition(".")
-    if owner in sites:
-        parts = {
-            "weight_packed": "packed_weights",
-            "weight_scale": "weight_scales",
-            "act_radius": "activation_ranges",
-        }
-        if field in parts:
-            return parts[field]
+    if ".weight_scheme." in name:
+        field = name.rpartition(".")[2]
+        return {"packed": "packed_weights", "values": "float_tensors"}.get(field, "weight_scales")
+    if ".input_scheme." in name:
+        return "activation_ranges"
     # compact forms (`name#narrow`, `name#palette...`) are only given to tables and masks
     return "float_tensors" if floating and "#" not in name else "buffers"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from codtdq.api import load, save
+from codtdq.api import config, load, save
 from codtdq.engine import backend_of
 from codtdq.lab.bench.speed.machine import require_engine
 from codtdq.methods import method_info
 from codtdq.models import model_info
 from codtdq.models.weights import save_weights
-from codtdq.resolve import method_for, open_model
+from codtdq.resolve import open_model, quantize_for
 
 BASELINE = "fp32"
 CALIBRATION_IMAGES = 4  # fixed ranges cost the same whatever their values are
@@ -95,7 +95,8 @@ def prepared(
         members = {BASELINE: Subject(BASELINE, model.eval(), fp32_file)}
         for method in dict.fromkeys(methods):
             if method != BASELINE:
-                quantized = method_for(model, method, count=CALIBRATION_IMAGES)
+                settings = config(method, model=model)
+                quantized = quantize_for(model, settings, count=CALIBRATION_IMAGES)
                 directory = save(quantized, Path(folder) / method)
                 del quantized
                 members[method] = Subject(method, load(directory), directory)
