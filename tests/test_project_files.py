@@ -26,7 +26,7 @@ def test_skeletons_are_python_of_a_length_to_read():
         assert 10 <= len([line for line in text.splitlines() if line.strip()]) <= 28
 
 
-@pytest.mark.xfail(strict=True, reason="Declaration and engine.backend are not there yet")
+@pytest.mark.xfail(strict=True, reason="declarations and engine.backend are not there yet")
 def test_skeletons_import_names_that_exist():
     missing = []
     for text in SKELETONS:
