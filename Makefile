@@ -12,7 +12,11 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
 
-.PHONY: demo test test-slow test-gpu test-sanitize test-arm check format clean setup
+# What ruff looks after.
+PYTHON_CODE := src tests benchmarks
+
+.PHONY: demo test test-slow test-gpu test-sanitize test-arm check check-lint check-format \
+	check-types format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -53,7 +57,7 @@ test-gpu: $(VENV)/.gpu
 test-sanitize: $(VENV)/.test
 	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build $(SANITIZED) --parallel
-	$(SANITIZER) $(PY) -c "from codtdq import native as n; exit(n.unavailable_reason())"
+	$(SANITIZER) $(PY) -c "from codtdq.engine import cpu; exit(cpu.unavailable_reason())"
 	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/engine/cpu \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 
@@ -66,14 +70,21 @@ test-arm: $(VENV)/.test
 		exit 1; fi
 	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
 
-check: $(VENV)/.dev
-	$(VENV)/bin/ruff check src tests
-	$(VENV)/bin/ruff format --check src tests
-	$(VENV)/bin/mypy
+# Also the hooks of .pre-commit-config.yaml, one target each.
+check: check-lint check-format check-types
+
+check-lint: $(VENV)/.dev
+	$(PY) -m ruff check $(PYTHON_CODE)
+
+check-format: $(VENV)/.dev
+	$(PY) -m ruff format --check $(PYTHON_CODE)
+
+check-types: $(VENV)/.dev
+	$(PY) -m mypy
 
 format: $(VENV)/.dev
-	$(VENV)/bin/ruff check --fix src tests
-	$(VENV)/bin/ruff format src tests
+	$(PY) -m ruff check --fix $(PYTHON_CODE)
+	$(PY) -m ruff format $(PYTHON_CODE)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

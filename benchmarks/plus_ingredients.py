@@ -44,10 +44,11 @@ INGREDIENTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "compensation": ({"compensate": False}, {"compensate": True}),
     "coordinate descent": ({"sweeps": 0}, {"sweeps": 2}),
     "compensation and descent": (
-        {"compensate": False, "sweeps": 0}, {"compensate": True, "sweeps": 2},
+        {"compensate": False, "sweeps": 0},
+        {"compensate": True, "sweeps": 2},
     ),
     "bias correction": ({"correct_bias": False}, {"correct_bias": True}),
-}  # fmt: skip
+}
 # cod-tdq in terms of the same config: its ranges, a weight scale per output, rounding to nearest
 PAPER: dict[str, object] = {"base": "cod-tdq", "everywhere": False}
 for _without, _ in INGREDIENTS.values():
@@ -86,8 +87,12 @@ def main() -> None:
     rows = args.out.read_text().splitlines() if args.out and args.out.exists() else []
     done = {_key(row) for row in map(json.loads, rows)}
     for name in args.models.split(","):
-        about = {"model": name, "stress": args.stress, "calibration": args.calibration,
-                 "images": args.images}  # fmt: skip
+        about = {
+            "model": name,
+            "stress": args.stress,
+            "calibration": args.calibration,
+            "images": args.images,
+        }
         wanted = {
             label: what
             for label, what in settings().items()
@@ -124,12 +129,15 @@ def measure(
         found = probabilities(quantized, model, batches)
         both, either = (found > 0.5) & (masks > 0.5), (found > 0.5) | (masks > 0.5)
         yield {
-            **about, "setting": label,
+            **about,
+            "setting": label,
             "difference": round(float((found - masks).abs().mean()), 5),
             "overlap": round(float(both.sum() / either.sum()), 4),
-            "S": round(evaluate(quantized, val).metrics["S"], 4), "S_float": round(best, 4),
-            "bits": quantized.quant_record.bits, "calibration_seconds": round(seconds, 1),
-        }  # fmt: skip
+            "S": round(evaluate(quantized, val).metrics["S"], 4),
+            "S_float": round(best, 4),
+            "bits": quantized.quant_record.bits,
+            "calibration_seconds": round(seconds, 1),
+        }
 
 
 if __name__ == "__main__":

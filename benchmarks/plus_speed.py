@@ -136,12 +136,17 @@ def main() -> None:
     times = [(cpu_time(base, image), cpu_time(plus, image)) for _ in range(given.rounds + 1)][1:]
     ratios = sorted(a / b for a, b in times)
     result = {
-        "model": given.model, "like": given.like, "transformed": sum(map(bool, parts)) / count,
-        "size": given.size, "threads": given.threads,
-        "instruction_set": records[1].instruction_set, "fallbacks": records[1].fallbacks,
-        "cod_tdq_s": min(a for a, _ in times), "cod_tdq_plus_s": min(b for _, b in times),
+        "model": given.model,
+        "like": given.like,
+        "transformed": sum(map(bool, parts)) / count,
+        "size": given.size,
+        "threads": given.threads,
+        "instruction_set": records[1].instruction_set,
+        "fallbacks": records[1].fallbacks,
+        "cod_tdq_s": min(a for a, _ in times),
+        "cod_tdq_plus_s": min(b for _, b in times),
         "median_ratio": ratios[len(ratios) // 2],
-    }  # fmt: skip
+    }
     sys.stdout.write(json.dumps(result) + "\n")
 
 

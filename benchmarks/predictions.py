@@ -107,20 +107,31 @@ def measure(model, setting, data, original):
 
 def range_disparity(seen):
     """Layers with larger D(X) have larger Delta / sigma and lose more on boundaries."""
-    rows = layer_means(seen[SHARED], {
-        "D": lambda layer: layer.disparity,
-        "eta": lambda layer: layer.eta.mean,
-        "rho0": lambda layer: layer.boundary.rho0 if layer.boundary else math.nan,
-    })  # fmt: skip
+    rows = layer_means(
+        seen[SHARED],
+        {
+            "D": lambda layer: layer.disparity,
+            "eta": lambda layer: layer.eta.mean,
+            "rho0": lambda layer: layer.boundary.rho0 if layer.boundary else math.nan,
+        },
+    )
     usable = rows[~np.isnan(rows).any(1)]
     note = f"{len(usable)} of {len(rows)} layers; the others have a median of 0, or no band"
-    return prediction("range disparity", [
-        claim("under a shared range: rank correlation of D(X) and eta over layers",
-              *correlation(usable[:, 0], usable[:, 1]),
-              note=f"{note}; both contain the maximum, so some of it is by construction"),
-        claim("under a shared range: rank correlation of D(X) and boundary rho_0 over layers",
-              *correlation(usable[:, 0], usable[:, 2]), note=note),
-    ])  # fmt: skip
+    return prediction(
+        "range disparity",
+        [
+            claim(
+                "under a shared range: rank correlation of D(X) and eta over layers",
+                *correlation(usable[:, 0], usable[:, 1]),
+                note=f"{note}; both contain the maximum, so some of it is by construction",
+            ),
+            claim(
+                "under a shared range: rank correlation of D(X) and boundary rho_0 over layers",
+                *correlation(usable[:, 0], usable[:, 2]),
+                note=note,
+            ),
+        ],
+    )
 
 
 def token_local_ranges(seen):
@@ -132,13 +143,18 @@ def token_local_ranges(seen):
         smaller.append(np.mean(below) - 0.5)
     lost = per_image(seen[SHARED], boundary_rho) - per_image(seen[LOCAL], boundary_rho)
     gain = np.array(seen[LOCAL]["S"]) - np.array(seen[SHARED]["S"])
-    return prediction("token-local ranges", [
-        claim("share of layers whose median step falls, minus one half", *mean(smaller)),
-        claim("fall of boundary rho_0, mean over layers", *mean(lost)),
-        claim("gain of S", *mean(gain)),
-        claim("the two go together: rank correlation over images of fall and gain",
-              *correlation(lost, gain)),
-    ])  # fmt: skip
+    return prediction(
+        "token-local ranges",
+        [
+            claim("share of layers whose median step falls, minus one half", *mean(smaller)),
+            claim("fall of boundary rho_0, mean over layers", *mean(lost)),
+            claim("gain of S", *mean(gain)),
+            claim(
+                "the two go together: rank correlation over images of fall and gain",
+                *correlation(lost, gain),
+            ),
+        ],
+    )
 
 
 def clipping_and_zeroization(seen):
@@ -147,19 +163,26 @@ def clipping_and_zeroization(seen):
     for share in MODERATE:
         one, base = seen[clipped(share)], seen[SHARED]
         claims += [
-            claim(f"fall of boundary rho_0, clipped at {share:g}",
-                  *mean(per_image(base, boundary_rho) - per_image(one, boundary_rho))),
-            claim(f"rise of the clip rate, clipped at {share:g}",
-                  *mean(per_image(one, clip_rate) - per_image(base, clip_rate))),
-        ]  # fmt: skip
+            claim(
+                f"fall of boundary rho_0, clipped at {share:g}",
+                *mean(per_image(base, boundary_rho) - per_image(one, boundary_rho)),
+            ),
+            claim(
+                f"rise of the clip rate, clipped at {share:g}",
+                *mean(per_image(one, clip_rate) - per_image(base, clip_rate)),
+            ),
+        ]
     failure = mean(np.array(seen["fp32"]["S"]) - np.array(seen[SHARED]["S"]))
     for share in MODERATE:
         gain = np.array(seen[clipped(share)]["S"]) - np.array(seen[SHARED]["S"])
         claims.append(
-            claim(f"gain of S, clipped at {share:g}: clipping hurts less than zeros did",
-                  *mean(gain), premise=failure[0] > FAILURE,
-                  note=f"naive W4A4 loses {failure[0]:.3f} of S")
-        )  # fmt: skip
+            claim(
+                f"gain of S, clipped at {share:g}: clipping hurts less than zeros did",
+                *mean(gain),
+                premise=failure[0] > FAILURE,
+                note=f"naive W4A4 loses {failure[0]:.3f} of S",
+            )
+        )
     return prediction("clipping and zeroization", claims)
 
 
@@ -171,15 +194,25 @@ def activation_precision(seen):
     met = {"premise": failure > FAILURE, "note": f"naive W4A4 loses {failure:.3f} of S"}
     rho = {key: per_image(seen[key], boundary_rho) for key in (SHARED, ACT8, WEIGHT8)}
     eta = {key: per_image(seen[key], bounded_eta) for key in (SHARED, ACT8, WEIGHT8)}
-    return prediction("activation precision", [
-        claim("gain of S from A4 to A8", *mean(acts), **met),
-        claim("gain of S from A4 to A8, minus the gain from W4 to W8",
-              *mean(acts - weights), **met),
-        claim("fall of boundary rho_0 by A8, minus the fall by W8",
-              *mean(rho[WEIGHT8] - rho[ACT8])),
-        claim("fall of eta / (1 + eta) by A8, minus the fall by W8",
-              *mean(eta[WEIGHT8] - eta[ACT8])),
-    ])  # fmt: skip
+    return prediction(
+        "activation precision",
+        [
+            claim("gain of S from A4 to A8", *mean(acts), **met),
+            claim(
+                "gain of S from A4 to A8, minus the gain from W4 to W8",
+                *mean(acts - weights),
+                **met,
+            ),
+            claim(
+                "fall of boundary rho_0 by A8, minus the fall by W8",
+                *mean(rho[WEIGHT8] - rho[ACT8]),
+            ),
+            claim(
+                "fall of eta / (1 + eta) by A8, minus the fall by W8",
+                *mean(eta[WEIGHT8] - eta[ACT8]),
+            ),
+        ],
+    )
 
 
 def boundary_rho(layer):
@@ -196,8 +229,9 @@ def bounded_eta(layer):
 
 def per_image(one, value):
     """Mean over layers of each image: [images]."""
-    return np.array([np.nanmean([value(layer) for layer in layers.values()])
-                     for layers in one["layers"]])  # fmt: skip
+    return np.array(
+        [np.nanmean([value(layer) for layer in layers.values()]) for layers in one["layers"]]
+    )
 
 
 def layer_means(one, values):
@@ -248,8 +282,14 @@ def claim(text, value, low, high, *, premise=True, note=""):
     verdict = "confirmed" if low > 0 else "refuted" if high < 0 else "undecided"
     if not premise:
         verdict = "not testable: there is no failure to explain"
-    return {"claim": text, "value": value, "low": low, "high": high, "verdict": verdict,
-            "note": note}  # fmt: skip
+    return {
+        "claim": text,
+        "value": value,
+        "low": low,
+        "high": high,
+        "verdict": verdict,
+        "note": note,
+    }
 
 
 def prediction(name, claims):
@@ -284,9 +324,15 @@ def markdown(results, images):
         lines.append(f"| {row[0]['prediction']} | " + " | ".join(cells) + " |")
     for one in results:
         scores = ", ".join(f"{name} {score:.3f}" for name, score in one["S"].items())
-        lines += ["", f"## {one['model']}", "", f"S: {scores}.", "",
-                  "| prediction | claim | value | 95% interval | verdict |",
-                  "|---|---|---|---|---|"]  # fmt: skip
+        lines += [
+            "",
+            f"## {one['model']}",
+            "",
+            f"S: {scores}.",
+            "",
+            "| prediction | claim | value | 95% interval | verdict |",
+            "|---|---|---|---|---|",
+        ]
         for found in one["predictions"]:
             for part in found["claims"]:
                 note = f" ({part['note']})" if part["note"] else ""

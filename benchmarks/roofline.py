@@ -112,13 +112,18 @@ def layer_rows(quantized: Survey, device: Device, macs: dict[str, int]) -> list[
         inputs = outputs if "packed" not in product else weights / outputs / product.get("taps", 1)
         elements = tokens_in * inputs + product["rows"] * outputs + weights
         ours = sum(launch_bytes(launch) for launch in launches)
-        rows.append([
-            name, f"{product['rows']}x{outputs}", f"{operations / 1e9:.2f}",
-            f"{4 * elements / 2**20:.2f}", f"{ours / 2**20:.2f}",
-            f"{1e6 * bound(elements, 4, operations, device, device.fp32):.1f}",
-            f"{1e6 * bound(elements, 2, operations, device, device.fp16):.1f}",
-            f"{1e6 * kernel_seconds(launches, device):.1f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                f"{product['rows']}x{outputs}",
+                f"{operations / 1e9:.2f}",
+                f"{4 * elements / 2**20:.2f}",
+                f"{ours / 2**20:.2f}",
+                f"{1e6 * bound(elements, 4, operations, device, device.fp32):.1f}",
+                f"{1e6 * bound(elements, 2, operations, device, device.fp16):.1f}",
+                f"{1e6 * kernel_seconds(launches, device):.1f}",
+            ]
+        )
     return rows
 
 
@@ -144,52 +149,86 @@ def compared(paper: dict[str, float], found: list[Estimate]) -> list[str]:
         "was not limited by bandwidth or arithmetic alone: only the order of the two speed-ups "
         "can be compared. By the bytes, four bits gain little on this device, because what lies "
         "between the operators stays FP32 and a 4090 has FP32 arithmetic to spare; FP16 would gain "
-        "more.", "",
-    ]  # fmt: skip
+        "more.",
+        "",
+    ]
 
 
-def sheet(name: str, device: Device, plain: Survey, quantized: Survey, macs: dict[str, int],
-          total_macs: int) -> str:  # fmt: skip
+def sheet(
+    name: str,
+    device: Device,
+    plain: Survey,
+    quantized: Survey,
+    macs: dict[str, int],
+    total_macs: int,
+) -> str:
     called = [place for place in quantized.operators if place in macs]
     taken = [place for place in called if place in quantized.launches]
     share = 100 * sum(macs[place] for place in taken) / total_macs
     lines = [
-        f"# {name} on {device.name}: an estimate", "",
+        f"# {name} on {device.name}: an estimate",
+        "",
         "Made by `python benchmarks/roofline.py` from the kernel launches and torch operations of "
         f"one forward pass (batch {BATCH}, {plain.size}x{plain.size}). **Nothing here was measured "
-        "on a GPU**, except the column that says so.", "",
+        "on a GPU**, except the column that says so.",
+        "",
         f"Device: {device.bandwidth / 1e9:g} GB/s, {device.fp32 / 1e12:g} TFLOPS FP32, "
         f"{device.fp16 / 1e12:g} TFLOPS FP16, {device.int8 / 1e12:g} TOPS INT8 (dense), "
-        f"{1e6 * device.launch:g} us from one launch to the next in eager mode.", "",
+        f"{1e6 * device.launch:g} us from one launch to the next in eager mode.",
+        "",
         f"Coverage of the Triton kernels: {len(taken)} of the {len(called)} quantized operators "
         f"that a forward pass calls ({100 * len(taken) / len(called):.2f} %), {share:.2f} % of all "
         f"multiply-accumulates ({total_macs / 1e9:.2f} G per image); the rest is attention and "
         "what the plan leaves in float. The paper reports 69.73 % of CFRN's quantized operators "
         "for its own path.",
         "",
-        "## Whole network", "",
-    ]  # fmt: skip
+        "## Whole network",
+        "",
+    ]
     paper = PAPER if (name, device.name) == ("cfrn", "RTX 4090") else {}
     found = estimates(plain, quantized, device)
     base = found[0].total_ms
-    header = ["", "kernels", "roofline ms/img", "launches ms/img", "estimate ms/img", "speed-up",
-              "paper, measured ms/img", "speed-up"]  # fmt: skip
-    lines += table(header, [
-        [e.label, str(e.kernels), f"{e.bound_ms:.2f}", f"{e.launch_ms:.2f}", f"{e.total_ms:.2f}",
-         f"{base / e.total_ms:.2f}x", *measured(paper, e.label)]
-        for e in found
-    ])  # fmt: skip
+    header = [
+        "",
+        "kernels",
+        "roofline ms/img",
+        "launches ms/img",
+        "estimate ms/img",
+        "speed-up",
+        "paper, measured ms/img",
+        "speed-up",
+    ]
+    lines += table(
+        header,
+        [
+            [
+                e.label,
+                str(e.kernels),
+                f"{e.bound_ms:.2f}",
+                f"{e.launch_ms:.2f}",
+                f"{e.total_ms:.2f}",
+                f"{base / e.total_ms:.2f}x",
+                *measured(paper, e.label),
+            ]
+            for e in found
+        ],
+    )
     lines += [
-        "", "The estimate is the longer of the two columns before it: the sum of all kernels at "
+        "",
+        "The estimate is the longer of the two columns before it: the sum of all kernels at "
         "their roofline, or their number times the launch distance. Real kernels stay below their "
         "roofline and real networks wait for launches and for each other, so measured times are "
         "longer. Tensors count as read and written once, from memory; caches would make it less. "
         "W4A4 is the path as built: inputs and outputs of every operator in FP32, codes in int8, "
         "weights in nibbles, channels padded to slabs of 32, norms in FP32. Fused attention "
-        "(`scaled_dot_product_attention`) counts as one kernel on every line.", "",
+        "(`scaled_dot_product_attention`) counts as one kernel on every line.",
+        "",
         *compared(paper, found),
-        "## Operators", "", "Per batch; bounds in microseconds.", "",
-    ]  # fmt: skip
+        "## Operators",
+        "",
+        "Per batch; bounds in microseconds.",
+        "",
+    ]
     header = ["operator", "outputs", "Gop", "MiB FP32", "MiB W4A4", "FP32", "FP16", "W4A4"]
     return "\n".join(lines + table(header, layer_rows(quantized, device, macs))) + "\n"
 

@@ -54,9 +54,10 @@ def draw(rows, out):
             points = [
                 (*numbers(row["setting"]), row["S"])
                 for row in rows
-                if row["model"] == model and row["projection"] == projection
+                if row["model"] == model
+                and row["projection"] == projection
                 and row["setting"] not in (PER_LAYER, FLOAT)
-            ]  # fmt: skip
+            ]
             if points:
                 figure = hyperparameter_sensitivity(points, reference=floats[model])
                 save_figure(figure, out / f"sensitivity-{model}-{projection}.png")
@@ -104,8 +105,13 @@ def bounded(candidate):
 
 def row(selector, projection, setting, config, test):
     terms, bits = selector.score(config)
-    return {"projection": projection, "setting": setting, "bits": bits, **terms.to_dict(),
-            "S": score_of(selector.quantized, test)}  # fmt: skip
+    return {
+        "projection": projection,
+        "setting": setting,
+        "bits": bits,
+        **terms.to_dict(),
+        "S": score_of(selector.quantized, test),
+    }
 
 
 def score_of(model, test):
@@ -191,16 +197,27 @@ def choice(title, part, rows):
     chosen = min(part, key=lambda r: (r["score"], r["bits"]))
     best = max(part, key=lambda r: r["S"])
     default = [r for r in part if r["setting"] == str(DEFAULT)]
-    mixed = [r for r in rows if r["model"] == model and r["setting"] == PER_LAYER
-             and r["projection"] == projection]  # fmt: skip
+    mixed = [
+        r
+        for r in rows
+        if r["model"] == model and r["setting"] == PER_LAYER and r["projection"] == projection
+    ]
     exact = [r for r in rows if r["model"] == model and r["setting"] == FLOAT]
     rank = 1 + sum(r["S"] > chosen["S"] for r in part)
     against = f"{chosen['S'] - default[0]['S']:+.4f}" if len(default) == 1 else "-"
     cells = [
-        title, one(exact), named(chosen, projection), f"{chosen['S']:.4f}",
-        named(best, projection), f"{best['S']:.4f}", one(default), one(mixed),
-        f"{chosen['S'] - best['S']:+.4f}", against, f"{rank} of {len(part)}",
-    ]  # fmt: skip
+        title,
+        one(exact),
+        named(chosen, projection),
+        f"{chosen['S']:.4f}",
+        named(best, projection),
+        f"{best['S']:.4f}",
+        one(default),
+        one(mixed),
+        f"{chosen['S'] - best['S']:+.4f}",
+        against,
+        f"{rank} of {len(part)}",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 

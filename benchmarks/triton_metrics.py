@@ -143,11 +143,14 @@ def main() -> None:
         with quick_interpreter():
             suites = pair.measure(images(first, count), first)
         line = {
-            "model": name, "preset": args.preset, "first": first, "count": count,
+            "model": name,
+            "preset": args.preset,
+            "first": first,
+            "count": count,
             "cpu_seconds": round(time.process_time() - begin, 1),
             "provenance": provenance(pair.simulated),
             "suites": {arm: suite.state_dict() for arm, suite in suites.items()},
-        }  # fmt: skip
+        }
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
     lines = [line for line in finished(file) if line["preset"] == args.preset]
@@ -215,12 +218,15 @@ def markdown(results: list[dict[str, Any]]) -> str:
         known = [d for d in triton.values() if "error" in d]
         sure = [d for d in known if abs(d["mean"]) + 2 * d["error"] <= TOLERANCE]
         lines += [
-            "", f"## {one['model']}, {one['preset']}, {one['images']} images", "",
+            "",
+            f"## {one['model']}, {one['preset']}, {one['images']} images",
+            "",
             f"Within {TOLERANCE:g}: {len(within)} of {len(triton)} metrics; with two standard "
-            f"errors on top: {len(sure)} of {len(known)}. {one['cpu_seconds']} s of one core.", "",
+            f"errors on top: {len(sure)} of {len(known)}. {one['cpu_seconds']} s of one core.",
+            "",
             "| metric | simulated | Triton - simulated | noise of 1e-6 - simulated |",
             "|---|---|---|---|",
-        ]  # fmt: skip
+        ]
         for metric, value in one["metrics"][SIMULATED].items():
             cells = [_cell(d[metric]) for d in (triton, noisy)]
             lines.append(f"| {metric} | {value:.4f} | {' | '.join(cells)} |")

@@ -10,8 +10,16 @@ from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, layer_losses
 from codtdq.methods import apply_method, method_info
 
-METHODS = ("w4a4", "dstg-only", "cod-tdq", "c1-only", "dstg-everywhere", "cod-tdq-guarded",
-           "per-token", "repq-vit")  # fmt: skip
+METHODS = (
+    "w4a4",
+    "dstg-only",
+    "cod-tdq",
+    "c1-only",
+    "dstg-everywhere",
+    "cod-tdq-guarded",
+    "per-token",
+    "repq-vit",
+)
 
 
 def main():

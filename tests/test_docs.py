@@ -201,7 +201,9 @@ def test_every_verb_and_model_and_data_set_is_described():
     assert not [row.name for row in list_datasets() if f"`{row.name}`" not in models]
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem
+)
 def test_relative_links_resolve(path):
     text = BLOCK.sub("", path.read_text())
     for target in LINK.findall(text):

@@ -133,11 +133,7 @@ def _extent(inside: NDArray[np.bool_]) -> tuple[tuple[float, float], tuple[float
 
 
 def _place(
-    rng: np.random.Generator,
-    size: int,
-    scale: float,
-    extent: tuple[float, float],
-    overhang: float,
+    rng: np.random.Generator, size: int, scale: float, extent: tuple[float, float], overhang: float
 ) -> float:
     """Choose the pixel of the canvas origin so that the shape lies inside the image."""
     reach = (extent[1] - extent[0]) * scale

@@ -17,12 +17,21 @@ _COARSE = 32  # grid on which smooth fields are drawn
 # Anchor colours of places where animals hide: leaf, moss, bark, soil, sand, stone, snow, reef, sea.
 _ANCHORS = np.array(
     [
-        (0.36, 0.46, 0.18), (0.22, 0.32, 0.14), (0.42, 0.30, 0.20), (0.30, 0.22, 0.15),
-        (0.74, 0.64, 0.46), (0.50, 0.49, 0.46), (0.78, 0.80, 0.82), (0.58, 0.36, 0.34),
-        (0.20, 0.38, 0.46), (0.64, 0.56, 0.24), (0.16, 0.18, 0.17), (0.55, 0.60, 0.50),
+        (0.36, 0.46, 0.18),
+        (0.22, 0.32, 0.14),
+        (0.42, 0.30, 0.20),
+        (0.30, 0.22, 0.15),
+        (0.74, 0.64, 0.46),
+        (0.50, 0.49, 0.46),
+        (0.78, 0.80, 0.82),
+        (0.58, 0.36, 0.34),
+        (0.20, 0.38, 0.46),
+        (0.64, 0.56, 0.24),
+        (0.16, 0.18, 0.17),
+        (0.55, 0.60, 0.50),
     ],
     dtype=np.float32,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +137,9 @@ def _spectrum(size: int, params: TextureParams) -> FloatArray:
     offset = (log_frequency - np.float32(np.log(params.band))) / params.band_width
     band = np.exp(-0.5 * offset**2) * directed
     power_law[0, 0] = band[0, 0] = 0.0
-    mixed = (
-        (1.0 - params.band_share) * power_law / _rms(power_law)
-        + params.band_share * band / _rms(band)
-    )  # fmt: skip
+    mixed = (1.0 - params.band_share) * power_law / _rms(
+        power_law
+    ) + params.band_share * band / _rms(band)
     return np.asarray(mixed, dtype=np.float32)
 
 

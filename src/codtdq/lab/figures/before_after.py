@@ -130,8 +130,15 @@ def _curves(
         for values, style, when in ((before, "--", "before"), (after, "-", "after")):
             ordered = np.sort(values[chosen])
             above = 1 - np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
-            axes.step(ordered, above, where="post", color=colour, linestyle=style,
-                      linewidth=1.3, label=f"{words}, {when}")  # fmt: skip
+            axes.step(
+                ordered,
+                above,
+                where="post",
+                color=colour,
+                linestyle=style,
+                linewidth=1.3,
+                label=f"{words}, {when}",
+            )
 
 
 def _window(

@@ -40,51 +40,59 @@ def draw_figures(
         naive, better = (one.method.title for one in naive_and_better(diagnosis, layers[0]))
         where = f"input of {layers[0]}, first image"
         yield NamedFigure(
-            "failure-mechanism", "Where weak evidence goes",
+            "failure-mechanism",
+            "Where weak evidence goes",
             f"Magnitudes at the {where}, under {naive} and {better}. Filled: boundary activations "
             "that became zero. Right: the layer's diagnostics and the network's S.",
             failure_mechanism(diagnosis, layers[0]),
-        )  # fmt: skip
+        )
         yield NamedFigure(
-            "token-ranges", "Ranges of tokens, and boundary magnitudes before and after",
+            "token-ranges",
+            "Ranges of tokens, and boundary magnitudes before and after",
             f"At the {where}. Top: largest magnitude of each sampled token. Bottom: what is left "
             "of the boundary's activations, on a logarithmic axis.",
             token_ranges(diagnosis, layers[0]),
-        )  # fmt: skip
+        )
     bounded = bounded_samples(diagnosis)
     if bounded:
         yield NamedFigure(
-            "before-after", "Token groups before and after C1 and C2",
+            "before-after",
+            "Token groups before and after C1 and C2",
             f"Input of {bounded[0].layer}, first image: the same groups under the base radius "
             f"and the projected one. {' '.join(falls(one) for one in bounded)}",
             before_and_after(bounded),
-        )  # fmt: skip
+        )
     if quantized:
         yield NamedFigure(
-            "projection", "Step to dispersion and zero-bin mass over token groups",
+            "projection",
+            "Step to dispersion and zero-bin mass over token groups",
             "All layers and images. Compare a method without bounds with one under C1 and C2; "
             f"the bounds drawn are τ = {tau:g} and zr = {zr:g}.",
             projection(diagnosis.methods, tau=tau, zr=zr),
-        )  # fmt: skip
+        )
         yield NamedFigure(
-            "layer-profile", "Diagnostics by layer",
+            "layer-profile",
+            "Diagnostics by layer",
             f"Dots are layers, lines their running median over {WINDOW} layers. Constant inputs "
             f"have no c_g; layers of {SQNR_TOP} dB or more stand on the upper rim.",
             layer_profile(diagnosis.methods),
-        )  # fmt: skip
+        )
     if diagnosis.gallery:
         yield NamedFigure(
-            "masks", "Masks by method", "The images of the gallery, with S under each mask.",
+            "masks",
+            "Masks by method",
+            "The images of the gallery, with S under each mask.",
             mask_grid(_mask_rows(diagnosis)),
-        )  # fmt: skip
+        )
     titles = {m.method: m.title for m in diagnosis.methods}
     for layer in dict.fromkeys(sample.layer for sample in diagnosis.weight_samples):
         found = {titles[s.method]: s.weight for s in diagnosis.weight_samples if s.layer == layer}
         yield NamedFigure(
-            f"weights-{safe_name(layer)}", f"Weights of {layer}",
+            f"weights-{safe_name(layer)}",
+            f"Weights of {layer}",
             "Counts by value and output channel, of the weights that each method multiplies by.",
             weight_histograms(layer, found),
-        )  # fmt: skip
+        )
 
 
 def safe_name(text: str) -> str:
@@ -97,10 +105,15 @@ def _mask_rows(diagnosis: Diagnosis) -> list[MaskRow]:
     shown = [m for m in diagnosis.methods if m.method in diagnosis.gallery[0].predictions]
     return [
         MaskRow(
-            name=item.name, image=item.image, truth=item.truth,
+            name=item.name,
+            image=item.image,
+            truth=item.truth,
             masks={m.title: item.predictions[m.method] for m in shown},
-            scores={m.title: scores[item.name][m.method] for m in shown
-                    if m.method in scores.get(item.name, {})},
+            scores={
+                m.title: scores[item.name][m.method]
+                for m in shown
+                if m.method in scores.get(item.name, {})
+            },
         )
         for item in diagnosis.gallery
-    ]  # fmt: skip
+    ]

@@ -74,8 +74,13 @@ def _magnitudes(axes: Axes, one: Compared, edges: np.ndarray) -> None:
     lost = np.histogram(size[boundary & one.zeroed], edges)[0] / max(int(boundary.sum()), 1)
     axes.stairs(lost, edges, fill=True, color=BOUNDARY, alpha=0.35, label="of these, became zero")
     if one.layer is not None and math.isfinite(one.layer.step.mean):
-        axes.axvline(one.layer.step.mean / 2, color=INK, linestyle=":", linewidth=1.1,
-                     label=r"mean $\Delta / 2$")  # fmt: skip
+        axes.axvline(
+            one.layer.step.mean / 2,
+            color=INK,
+            linestyle=":",
+            linewidth=1.1,
+            label=r"mean $\Delta / 2$",
+        )
     axes.set_xscale("log")
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylabel("share")
@@ -88,10 +93,12 @@ def _numbers(panels: list[Axes], diagnosis: Diagnosis, pair: tuple[Compared, Com
     rows: list[tuple[str, list[float]]] = [
         ("$c_g$", [math.nan if r is None else r.clip_factor for r in layers]),
         (r"mean $\Delta$", [math.nan if r is None else r.step.mean for r in layers]),
-        (r"boundary $\rho_0$",
-         [math.nan if r is None or r.boundary is None else r.boundary.rho0 for r in layers]),
+        (
+            r"boundary $\rho_0$",
+            [math.nan if r is None or r.boundary is None else r.boundary.rho0 for r in layers],
+        ),
         ("S of the network", [one.method.metrics.get("S", math.nan) for one in pair]),
-    ]  # fmt: skip
+    ]
     floats = [m for m in diagnosis.methods if m.method == "fp32"]
     for letter, axes, (label, values) in zip("cdef", panels, rows):
         names, paint, shown = list(titles), list(PAIR), list(values)
@@ -103,8 +110,14 @@ def _numbers(panels: list[Axes], diagnosis: Diagnosis, pair: tuple[Compared, Com
         axes.barh(places, known, color=paint, height=0.66)
         for place, value in zip(places, shown):
             text = f"{value:.3g}" if math.isfinite(value) else "not defined"
-            axes.annotate(text, (known[place], place), xytext=(3, 0), va="center", fontsize=6.5,
-                          textcoords="offset points")  # fmt: skip
+            axes.annotate(
+                text,
+                (known[place], place),
+                xytext=(3, 0),
+                va="center",
+                fontsize=6.5,
+                textcoords="offset points",
+            )
         axes.set_yticks(places, names, fontsize=6.5)
         axes.invert_yaxis()
         axes.set_xlim(0, (max(known) or 1) * 1.3)

@@ -58,10 +58,15 @@ def hyperparameter_sensitivity(
         ticks = sorted({getattr(p, name) for p in points}, key=_last_if_off)
         place = {value: i for i, value in enumerate(ticks)}  # even spacing: values are log-like
         axes.plot(
-            [place[getattr(p, name)] for p in points], [p.score for p in points],
-            linestyle="", marker="o", markersize=3, color=FAINT, alpha=0.45,
+            [place[getattr(p, name)] for p in points],
+            [p.score for p in points],
+            linestyle="",
+            marker="o",
+            markersize=3,
+            color=FAINT,
+            alpha=0.45,
             label="all other settings",
-        )  # fmt: skip
+        )
         line = sorted(
             (p for p in points if all(getattr(p, o) == getattr(centre, o) for o in others)),
             key=lambda p: place[getattr(p, name)],
@@ -69,9 +74,12 @@ def hyperparameter_sensitivity(
         held = "others held at g = {}, τ = {}, zr = {}".format(*map(_shown, centre[:3]))
         style: dict[str, Any] = {**line_style(0), "markersize": 4.5}
         axes.plot(
-            [place[getattr(p, name)] for p in line], [p.score for p in line],
-            color=COLOURS[0], label=held, **style,
-        )  # fmt: skip
+            [place[getattr(p, name)] for p in line],
+            [p.score for p in line],
+            color=COLOURS[0],
+            label=held,
+            **style,
+        )
         if reference is not None:
             axes.axhline(reference, color=INK, linestyle=":", linewidth=1, label="FP32")
         axes.set_xticks(range(len(ticks)), [_shown(t) for t in ticks])

@@ -66,15 +66,35 @@ def layer_profile(methods: Sequence[MethodRecord]) -> Figure:
             order = [layer.order for layer in layers]
             values = [_drawable(reading(layer), scale) for layer in layers]
             colour, style = paint[method.method], line_style(number)
-            axes.plot(order, values, linestyle="", marker=style["marker"], markersize=1.5,
-                      color=colour, alpha=0.22, markeredgewidth=0)  # fmt: skip
-            axes.plot(order, running_median(values), color=colour, linewidth=1.2,
-                      linestyle=style["linestyle"], label=method.title)  # fmt: skip
+            axes.plot(
+                order,
+                values,
+                linestyle="",
+                marker=style["marker"],
+                markersize=1.5,
+                color=colour,
+                alpha=0.22,
+                markeredgewidth=0,
+            )
+            axes.plot(
+                order,
+                running_median(values),
+                color=colour,
+                linewidth=1.2,
+                linestyle=style["linestyle"],
+                label=method.title,
+            )
         if scale == "log" and _any_value(axes):
             log_axis(axes.yaxis)
         if not _any_value(axes):
-            axes.text(0.5, 0.5, "not measured by these methods", transform=axes.transAxes,
-                      ha="center", va="center")  # fmt: skip
+            axes.text(
+                0.5,
+                0.5,
+                "not measured by these methods",
+                transform=axes.transAxes,
+                ha="center",
+                va="center",
+            )
             axes.set_yticks([])
         panel_title(axes, "abcdefgh"[index], label)
     for axes in grid[-1]:

@@ -52,9 +52,10 @@ def projection(methods: Sequence[MethodRecord], *, tau: float = 1.0, zr: float =
             pooled = pools[number]
             beyond.append(None if pooled is None else share_beyond(*pooled, bound))
             style: dict[str, Any] = {
-                "color": paint[method.method], "linestyle": DASHES[number % len(DASHES)],
+                "color": paint[method.method],
+                "linestyle": DASHES[number % len(DASHES)],
                 "label": method.title,
-            }  # fmt: skip
+            }
             if pooled is None:
                 top.plot([], [], **style)  # it keeps its place in the legend
                 continue
@@ -63,9 +64,14 @@ def projection(methods: Sequence[MethodRecord], *, tau: float = 1.0, zr: float =
             top.plot(edges, left, linewidth=1.3, **style)
         top.axvline(bound, color=LIMIT, linewidth=0.9, linestyle=":")
         top.annotate(
-            f"{symbol} = {bound:g}", (bound, 0.98), xycoords=("data", "axes fraction"),
-            xytext=(3, 0), textcoords="offset points", va="top", fontsize=7,
-        )  # fmt: skip
+            f"{symbol} = {bound:g}",
+            (bound, 0.98),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="top",
+            fontsize=7,
+        )
         _window(top, pools, bound, log=name == "group_eta")
         top.set(xlabel=label, ylim=(0, 1.02), ylabel="share of groups above" if column == 0 else "")
         panel_title(top, "ab"[column], f"{label}, bounded by {constraint}")
@@ -117,8 +123,14 @@ def _bars(
     )
     for place, share in zip(places, shares):
         text = "not defined" if share is None else f"{100 * share:.1f} %"
-        axes.annotate(text, (share or 0, place), xytext=(4, 0), textcoords="offset points",
-                      va="center", fontsize=7)  # fmt: skip
+        axes.annotate(
+            text,
+            (share or 0, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
     axes.set_yticks(places, [m.title for m in methods])
     axes.set_xlim(0, max([s or 0 for s in shares] + [0.05]) * 1.22)
     axes.invert_yaxis()

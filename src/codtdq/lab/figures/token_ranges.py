@@ -99,16 +99,24 @@ def _ranges(axes: Axes, one: Compared, quantized: bool, floor: float) -> float:
     rank = np.empty(len(order), dtype=int)
     rank[order] = np.arange(len(order))
     if quantized:
-        axes.plot(np.arange(len(order)), before[order], color=FAINT, linewidth=0.9,
-                  label="float range")  # fmt: skip
+        axes.plot(
+            np.arange(len(order)), before[order], color=FAINT, linewidth=0.9, label="float range"
+        )
     shown = after if quantized else before
     for code, colour, marker, text in LABELS:
         chosen = (label == code) & (before > 0)
         axes.plot(
-            rank[chosen], np.maximum(shown[chosen], floor), linestyle="", marker=marker,
-            markersize=2.4 + code * 0.6, color=colour, alpha=0.75, label=text, zorder=3 + code,
+            rank[chosen],
+            np.maximum(shown[chosen], floor),
+            linestyle="",
+            marker=marker,
+            markersize=2.4 + code * 0.6,
+            color=colour,
+            alpha=0.75,
+            label=text,
+            zorder=3 + code,
             markeredgewidth=0.6 if code < 0 else 0,
-        )  # fmt: skip
+        )
     if quantized:
         axes.axhline(floor, color=INK, linewidth=0.6, linestyle=":", label="erased: all zero")
     boundary = (label == 1) & (before > 0)
@@ -138,8 +146,15 @@ def _magnitudes(axes: Axes, one: Compared) -> None:
     axes.stairs(
         np.maximum(share, LEAST), edges, baseline=None, color=INK, linewidth=1.1, label="before"
     )
-    axes.annotate("0", (-2.2 * width, LEAST), xytext=(0, -3), textcoords="offset points",
-                  ha="center", va="top", fontsize=7)  # fmt: skip
+    axes.annotate(
+        "0",
+        (-2.2 * width, LEAST),
+        xytext=(0, -3),
+        textcoords="offset points",
+        ha="center",
+        va="top",
+        fontsize=7,
+    )
     axes.set_xlim(-4 * width, limit)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 < tick < limit])
 

@@ -43,9 +43,11 @@ def weight_histograms(layer: str, weights: Mapping[str, NDArray[np.floating]]) -
         starts, heights = banded_counts(weight, edges)
         outlines = [_outline(edges, row) for row in heights]
         ridges = PolyCollection(
-            outlines, facecolors=colormaps["viridis"](np.linspace(0.08, 0.88, len(starts))),
-            linewidths=0, alpha=0.88,
-        )  # fmt: skip
+            outlines,
+            facecolors=colormaps["viridis"](np.linspace(0.08, 0.88, len(starts))),
+            linewidths=0,
+            alpha=0.88,
+        )
         axes.add_collection3d(ridges, zs=starts, zdir="y")
         axes.set(xlim=(-limit, limit), ylim=(0, len(weight)), zlim=(0, int(heights.max()) or 1))
         axes.set_xlabel("weight value", labelpad=-3, fontsize=7)
@@ -57,9 +59,13 @@ def weight_histograms(layer: str, weights: Mapping[str, NDArray[np.floating]]) -
         axes.view_init(elev=28, azim=-58)
         axes.set_box_aspect((1.25, 1, 0.75), zoom=0.92 if columns < 3 else 0.84)
         figure.text(
-            (across + 0.5) / columns, 1 - (0.3 + down * height) / whole, title, ha="center",
-            va="top", fontsize=8.5,
-        )  # fmt: skip
+            (across + 0.5) / columns,
+            1 - (0.3 + down * height) / whole,
+            title,
+            ha="center",
+            va="top",
+            fontsize=8.5,
+        )
     figure.text(0.5, 1 - 0.06 / whole, f"Weights of {layer}", ha="center", va="top", fontsize=9)
     return figure
 

@@ -14,10 +14,12 @@ from codtdq.lab.tables.results import Results
 
 SCRIPTS = ("dom.js", "table.js", "chart.js", "benchmark.js")
 METRICS = {
-    "S": "S-measure, higher is better", "wF": "weighted F, higher is better",
-    "E_mean": "mean E, higher is better", "F_mean": "mean F, higher is better",
+    "S": "S-measure, higher is better",
+    "wF": "weighted F, higher is better",
+    "E_mean": "mean E, higher is better",
+    "F_mean": "mean F, higher is better",
     "MAE": "mean absolute error, lower is better",
-}  # fmt: skip
+}
 PER_IMAGE = "S"  # one metric per image: five would make the page as large as the results
 
 

@@ -95,11 +95,13 @@ def _item(diagnosis: Diagnosis, item: GalleryItem) -> dict[str, Any]:
         "outline": outline_uri(item.truth),
         "masks": {method: mask_uri(mask) for method, mask in item.predictions.items()},
         "zeroed": {
-            method: {name: {"uri": heat_uri(share), "mean": float(share.mean()) / 255}
-                     for name, share in maps.items()}
+            method: {
+                name: {"uri": heat_uri(share), "mean": float(share.mean()) / 255}
+                for name, share in maps.items()
+            }
             for method, maps in item.zeroed.items()
         },
-    }  # fmt: skip
+    }
 
 
 _SCORES = scrolling_table("score-table", "Scores by method")

@@ -26,7 +26,7 @@ NUMBERS: tuple[_Column, ...] = (
     ("c1", "C1", "share of groups whose radius the step bound set", 2, True, False),
     ("c2", "C2", "share of groups whose radius the zero-bin bound set", 2, True, False),
     ("guarded", "guarded", "share of groups where the guard kept the base radius", 2, False, False),
-)  # fmt: skip
+)
 HISTOGRAMS = (
     ("group_eta", "η of token groups"),
     ("group_rho0", "ρ₀ of token groups"),
@@ -46,11 +46,11 @@ def columns() -> list[dict[str, Any]]:
         {"key": "kind", "label": "kind", "title": "type of operator", "text": True},
         {"key": "tokens", "label": "tokens", "title": "token grid", "text": True},
         {"key": "bits", "label": "bits", "title": "bits of an activation", "digits": None},
-    ]  # fmt: skip
+    ]
     numbers = [
         dict(key=key, label=label, title=title, digits=digits, profile=profile, log=log)
         for key, label, title, digits, profile, log in NUMBERS
-    ]  # fmt: skip
+    ]
     return [*texts, *numbers]
 
 

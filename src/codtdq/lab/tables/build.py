@@ -88,10 +88,15 @@ def render_tables(
 def tables_to_dict(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """JSON-ready: the records of every table with its title and notes."""
     return [
-        {"table": table.kind, "title": table.title, "records": table.records,
-         "notes": table.notes, "footnotes": table.footnotes}
+        {
+            "table": table.kind,
+            "title": table.title,
+            "records": table.records,
+            "notes": table.notes,
+            "footnotes": table.footnotes,
+        }
         for table in tables
-    ]  # fmt: skip
+    ]
 
 
 def _tables(
@@ -103,8 +108,11 @@ def _tables(
         parts = [{s: e for s, e in scopes.items() if s.stress == stress} for stress in stresses]
         found = [gain_table(part, options) for part in parts]
     elif name == "stats":
-        found = [stats_table(scope, entries, metric, options)
-                 for scope, entries in scopes.items() for metric in compared]  # fmt: skip
+        found = [
+            stats_table(scope, entries, metric, options)
+            for scope, entries in scopes.items()
+            for metric in compared
+        ]
     else:
         found = [_PER_SCOPE[name](scope, entries, options) for scope, entries in scopes.items()]
     return [table for table in found if table is not None]
@@ -148,5 +156,7 @@ def _float_gaps(scopes: Mapping[Scope, list[Entry]], digits: int) -> list[str]:
                 found.append(f"{scope.model} {entry.dataset} {decimal(gap, digits, sign=True)}")
     if not found:
         return ["No FP32 row of ours: whether the weights are the paper's is not known."]
-    return [f"FP32, ours minus the paper's, in S: {', '.join(found)}; far from 0 means that the "
-            "weights or the images are not the paper's."]  # fmt: skip
+    return [
+        f"FP32, ours minus the paper's, in S: {', '.join(found)}; far from 0 means that the "
+        "weights or the images are not the paper's."
+    ]

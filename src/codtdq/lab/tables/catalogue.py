@@ -12,23 +12,39 @@ BIT_WIDTHS = ("fp32", "w8a8", "w4a8", "w4a4")  # rows of the paper's Table 1
 GROUPS: dict[str, tuple[str, ...]] = {
     "Full precision and naive quantization": BIT_WIDTHS,
     "ViT PTQ": (
-        "noisyquant", "ptq4vit", "orq-vit", "token-bitwidth", "fima-q", "igq-vit", "repq-vit",
+        "noisyquant",
+        "ptq4vit",
+        "orq-vit",
+        "token-bitwidth",
+        "fima-q",
+        "igq-vit",
+        "repq-vit",
     ),
-    "SAM and LLM PTQ": (
-        "pq-sam", "ptq4sam", "ahcptq", "smoothquant", "quartz", "arcquant",
-    ),
+    "SAM and LLM PTQ": ("pq-sam", "ptq4sam", "ahcptq", "smoothquant", "quartz", "arcquant"),
     "Ours": ("cod-tdq", "cod-tdq-literal", "cod-tdq-guarded", "cod-tdq-plus"),
-}  # fmt: skip
+}
 OTHER = "Variants, controls and others"
 
 TITLES = {  # for methods of which every cell failed, so that no row brings a title
-    "fp32": "FP32", "w8a8": "W8A8 (naive)", "w4a8": "W4A8 (naive)", "w4a4": "W4A4 (naive)",
-    "noisyquant": "NoisyQuant", "ptq4vit": "PTQ4ViT", "orq-vit": "ORQ-ViT",
-    "token-bitwidth": "post-GELU", "fima-q": "FIMA-Q", "igq-vit": "IGQ-ViT",
-    "repq-vit": "RepQ-ViT", "pq-sam": "PQ-SAM", "ptq4sam": "PTQ4SAM", "ahcptq": "AHCPTQ",
-    "smoothquant": "SmoothQuant", "quartz": "QuaRTZ", "arcquant": "ARCQuant",
+    "fp32": "FP32",
+    "w8a8": "W8A8 (naive)",
+    "w4a8": "W4A8 (naive)",
+    "w4a4": "W4A4 (naive)",
+    "noisyquant": "NoisyQuant",
+    "ptq4vit": "PTQ4ViT",
+    "orq-vit": "ORQ-ViT",
+    "token-bitwidth": "post-GELU",
+    "fima-q": "FIMA-Q",
+    "igq-vit": "IGQ-ViT",
+    "repq-vit": "RepQ-ViT",
+    "pq-sam": "PQ-SAM",
+    "ptq4sam": "PTQ4SAM",
+    "ahcptq": "AHCPTQ",
+    "smoothquant": "SmoothQuant",
+    "quartz": "QuaRTZ",
+    "arcquant": "ARCQuant",
     "cod-tdq": "COD-TDQ",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,18 @@ def gain_table(scopes: Mapping[Scope, Sequence[Entry]], options: Options) -> Tab
                 used += [ours, *rivals]
     if not section.lines:
         return None
-    columns = [Column("Model"), Column("Data set"), Column("Strongest baseline (S)"),
-               Column("COD-TDQ (S)", number=True), Column("Gain", number=True)]  # fmt: skip
-    notes = [*statement(used),
-             "Strongest: the highest mean S on that data set among W4A4 methods that are not ours; "
-             "gains are taken before rounding."]  # fmt: skip
+    columns = [
+        Column("Model"),
+        Column("Data set"),
+        Column("Strongest baseline (S)"),
+        Column("COD-TDQ (S)", number=True),
+        Column("Gain", number=True),
+    ]
+    notes = [
+        *statement(used),
+        "Strongest: the highest mean S on that data set among W4A4 methods that are not ours; "
+        "gains are taken before rounding.",
+    ]
     stresses = dict.fromkeys(stress_title(s.stress) for s in scopes if s.stress)
     title = ", ".join(["Gain of COD-TDQ over the strongest baseline in S", *stresses])
     return Table("gain", title, columns, [section], notes, footnotes.texts(), records)
@@ -69,22 +76,29 @@ def _line(
     digits = options.digits
     rival, mean = rivals[0].mean(METRIC), ours.mean(METRIC)
     names = " / ".join(entry.title for entry in rivals) + (" tie" if len(rivals) > 1 else "")
-    refs = tuple(dict.fromkeys(
-        ref for entry in rivals for ref in method_cell(entry, footnotes).refs
-    ))  # fmt: skip
+    refs = tuple(
+        dict.fromkeys(ref for entry in rivals for ref in method_cell(entry, footnotes).refs)
+    )
     paper = published_gain(scope.model, ours.dataset) if options.with_published else None
     limit = f", at most {scope.limit} images" if scope.limit is not None else ""
     return [
         Cell(f"{scope.model}{limit}"),
         Cell(ours.dataset),
-        Cell(f"{names} ({decimal(rival, digits)})", refs=refs,
-             beside=_paper_rival(paper, digits) if paper else ""),
-        Cell(decimal(mean, digits) if ours.rows else "failed",
-             beside=decimal(paper["S"], digits) if paper else "",
-             refs=method_cell(ours, footnotes).refs + failure_refs(ours, footnotes)),
-        Cell(decimal(mean - rival, digits, sign=True) if ours.rows else MISSING,
-             beside=decimal(paper["gain"], digits, sign=True) if paper else ""),
-    ]  # fmt: skip
+        Cell(
+            f"{names} ({decimal(rival, digits)})",
+            refs=refs,
+            beside=_paper_rival(paper, digits) if paper else "",
+        ),
+        Cell(
+            decimal(mean, digits) if ours.rows else "failed",
+            beside=decimal(paper["S"], digits) if paper else "",
+            refs=method_cell(ours, footnotes).refs + failure_refs(ours, footnotes),
+        ),
+        Cell(
+            decimal(mean - rival, digits, sign=True) if ours.rows else MISSING,
+            beside=decimal(paper["gain"], digits, sign=True) if paper else "",
+        ),
+    ]
 
 
 def _paper_rival(paper: dict[str, Any], digits: int) -> str:
@@ -95,11 +109,16 @@ def _record(scope: Scope, ours: Entry, rivals: Sequence[Entry], options: Options
     rival, mean = rivals[0].mean(METRIC), ours.mean(METRIC)
     finite = math.isfinite(mean)
     record: dict[str, Any] = {
-        "model": scope.model, "stress": scope.stress, "limit": scope.limit,
-        "budget": ours.budget, "dataset": ours.dataset,
-        "baseline": " / ".join(entry.method for entry in rivals), "baseline_S": rival,
-        "S": mean if finite else None, "gain": mean - rival if finite else None,
-    }  # fmt: skip
+        "model": scope.model,
+        "stress": scope.stress,
+        "limit": scope.limit,
+        "budget": ours.budget,
+        "dataset": ours.dataset,
+        "baseline": " / ".join(entry.method for entry in rivals),
+        "baseline_S": rival,
+        "S": mean if finite else None,
+        "gain": mean - rival if finite else None,
+    }
     if options.with_published:
         paper = published_gain(scope.model, ours.dataset)
         record["gain_published"] = paper["gain"] if paper else None

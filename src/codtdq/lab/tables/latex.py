@@ -8,13 +8,31 @@ from codtdq.lab.tables.layout import Cell, Column, Table
 
 PREAMBLE = "% needs \\usepackage{booktabs} and \\usepackage{graphicx}"
 _SPECIAL = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "[": "{[}", "]": "{]}",  # a bracket after a line break would be read as its length
-    "±": r"$\pm$", "Δ": r"$\Delta$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "×": r"$\times$",
-    "≤": r"$\leq$", "≥": r"$\geq$", "τ": r"$\tau$", "σ": r"$\sigma$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",
+    "]": "{]}",  # a bracket after a line break would be read as its length
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "τ": r"$\tau$",
+    "σ": r"$\sigma$",
+}
 
 
 def render(table: Table) -> str:
@@ -42,10 +60,16 @@ def render(table: Table) -> str:
             heading = rf"\multicolumn{{{count}}}{{c}}{{\textit{{{_escaped(section.title)}}}}} \\"
             lines += [heading, r"\midrule"]
         lines += [" & ".join(_cell(cell) for cell in row) + r" \\" for row in section.lines]
-    lines += [r"\bottomrule", r"\end{tabular}%", "}", r"\par\smallskip",
-              r"\begin{minipage}{\linewidth}\footnotesize"]  # fmt: skip
-    notes = [rf"\textsuperscript{{{key}}}~{_escaped(text)}"
-             for key, text in table.footnotes.items()]  # fmt: skip
+    lines += [
+        r"\bottomrule",
+        r"\end{tabular}%",
+        "}",
+        r"\par\smallskip",
+        r"\begin{minipage}{\linewidth}\footnotesize",
+    ]
+    notes = [
+        rf"\textsuperscript{{{key}}}~{_escaped(text)}" for key, text in table.footnotes.items()
+    ]
     notes += [_escaped(note) for note in table.notes]
     lines += [note + r"\par" for note in notes]
     return "\n".join([*lines, r"\end{minipage}", r"\end{table*}", ""])

@@ -138,8 +138,9 @@ def plain(value: Any) -> str:
 
 def rank(cells: list[tuple[Cell, float]], metric: Metric, digits: int) -> None:
     """Mark the best and the second; values that print alike share a rank."""
-    shown = [(cell, Decimal(decimal(value, digits))) for cell, value in cells
-             if math.isfinite(value)]  # fmt: skip
+    shown = [
+        (cell, Decimal(decimal(value, digits))) for cell, value in cells if math.isfinite(value)
+    ]
     levels = sorted({value for _, value in shown}, reverse=metric.higher)
     for cell, value in shown:
         if len(shown) > 1 and value in levels[:2]:

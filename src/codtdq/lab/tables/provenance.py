@@ -17,8 +17,9 @@ def statement(entries: Sequence[Entry], what: str = "Simulated W4A4") -> list[st
     if not rows:
         return [f"{what}: no cell of this table has finished."]
     environments = [row.get("environment") or {} for row in rows]
-    versions = [f"{name} {_joined(e.get(name, 'unknown') for e in environments)}"
-                for name in _VERSIONS]  # fmt: skip
+    versions = [
+        f"{name} {_joined(e.get(name, 'unknown') for e in environments)}" for name in _VERSIONS
+    ]
     lines = [
         f"{what} (quantized and dequantized in float). Images: {_images(rows)}. "
         f"{_plural('seed', _distinct(row['seed'] for row in rows))}.",

@@ -6,14 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from codtdq.lab.tables.catalogue import (
-    ABLATION,
-    ABLATION_ONLY,
-    BIT_WIDTHS,
-    GROUPS,
-    OTHER,
-    order_of,
-)
+from codtdq.lab.tables.catalogue import ABLATION, ABLATION_ONLY, BIT_WIDTHS, GROUPS, OTHER, order_of
 from codtdq.lab.tables.cells import failure_refs, failures, method_cell
 from codtdq.lab.tables.entries import Entry, Scope, datasets_of
 from codtdq.lab.tables.layout import (
@@ -52,9 +45,14 @@ def main_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Tabl
     used = [entry for entry in entries if entry.method not in ABLATION_ONLY]
     if not used:
         return None
-    columns = [Column("ranges"), Column("granularity"), Column("calib.", number=True),
-               Column("grad."), Column("W bits", number=True),
-               Column("A bits", number=True)]  # fmt: skip
+    columns = [
+        Column("ranges"),
+        Column("granularity"),
+        Column("calib.", number=True),
+        Column("grad."),
+        Column("W bits", number=True),
+        Column("A bits", number=True),
+    ]
     groups = {name: group for group, names in GROUPS.items() for name in names}
     build = _ScoreTable("main", used, columns, _properties, lambda e: groups.get(e.method, OTHER))
     notes = [*statement(used), _LEGEND, _RANK_W4A4]
@@ -96,9 +94,13 @@ def _measured_bits(entry: Entry) -> tuple[str, ...]:
 
 def _properties(entry: Entry) -> tuple[str, ...]:
     info = entry.info
-    return (plain(info.get("ranges")), plain(info.get("granularity")),
-            plain(entry.calibration_images), plain(info.get("gradients")),
-            *_measured_bits(entry))  # fmt: skip
+    return (
+        plain(info.get("ranges")),
+        plain(info.get("granularity")),
+        plain(entry.calibration_images),
+        plain(info.get("gradients")),
+        *_measured_bits(entry),
+    )
 
 
 class _ScoreTable:
@@ -131,8 +133,10 @@ class _ScoreTable:
         for line, here in lines.items():
             any_entry = next((e for e in here.values() if e.rows), next(iter(here.values())))
             several = sum(other[0] == line[0] for other in lines) > 1
-            cells = [method_cell(any_entry, self.footnotes, several),
-                     *(Cell(text) for text in self.setting(any_entry))]  # fmt: skip
+            cells = [
+                method_cell(any_entry, self.footnotes, several),
+                *(Cell(text) for text in self.setting(any_entry)),
+            ]
             for dataset, metric in places:
                 cell = self._score(scope, here.get(dataset), metric, metrics[0], options)
                 cells.append(cell)
@@ -148,8 +152,10 @@ class _ScoreTable:
         ordered = sorted(
             sections.values(), key=lambda s: names.index(s.title) if s.title in names else 0
         )
-        if any(entry.method not in BIT_WIDTHS and not entry.ranked and entry.rows
-               for entry in self.entries):  # fmt: skip
+        if any(
+            entry.method not in BIT_WIDTHS and not entry.ranked and entry.rows
+            for entry in self.entries
+        ):
             notes = [*notes, _unranked(self.entries)]
         return Table(self.kind, title, columns, ordered, notes, self.footnotes.texts(), records)
 
@@ -196,17 +202,26 @@ def _record(
     """One entry at full precision, flat."""
     info, environment = entry.info, (entry.rows[0].get("environment") or {}) if entry.rows else {}
     record: dict[str, Any] = {
-        "model": scope.model, "stress": scope.stress, "limit": scope.limit, "group": group,
-        "method": entry.method, "title": entry.title, "budget": entry.budget,
-        "evidence": info.get("evidence"), "ranges": info.get("ranges"),
-        "granularity": info.get("granularity"), "calibration_images": entry.calibration_images,
-        "gradients": info.get("gradients"), "weight_bits": entry.effective_bits("weight"),
-        "activation_bits": entry.effective_bits("activation"), "dataset": entry.dataset,
+        "model": scope.model,
+        "stress": scope.stress,
+        "limit": scope.limit,
+        "group": group,
+        "method": entry.method,
+        "title": entry.title,
+        "budget": entry.budget,
+        "evidence": info.get("evidence"),
+        "ranges": info.get("ranges"),
+        "granularity": info.get("granularity"),
+        "calibration_images": entry.calibration_images,
+        "gradients": info.get("gradients"),
+        "weight_bits": entry.effective_bits("weight"),
+        "activation_bits": entry.effective_bits("activation"),
+        "dataset": entry.dataset,
         "images": entry.rows[0]["count"] if entry.rows else None,
         "seeds": " ".join(str(row["seed"]) for row in entry.rows),
         "status": "ok" if entry.rows else "failed",
         "error": "; ".join(failures(entry)) or None,
-    }  # fmt: skip
+    }
     paper = published_entry(scope.model, entry.dataset, entry.method)
     for metric in metrics:
         mean = entry.mean(metric.key)

@@ -35,8 +35,9 @@ def stats_table(
     scope: Scope, entries: Sequence[Entry], metric_key: str, options: Options
 ) -> Table | None:
     """One section per data set, and one over all of them if there are several."""
-    builder = _Builder(scope, entries, METRICS.get(metric_key, Metric(metric_key, metric_key)),
-                       options)  # fmt: skip
+    builder = _Builder(
+        scope, entries, METRICS.get(metric_key, Metric(metric_key, metric_key)), options
+    )
     datasets = datasets_of(entries)
     for dataset in datasets:
         builder.add(dataset, [dataset])
@@ -102,11 +103,16 @@ class _Builder:
     def table(self) -> Table:
         label = f"Δ{self.metric.key}{self.metric.arrow}"
         interval = f"{LEVEL:.0%} interval"
-        columns = [Column("Method"), Column("images", number=True), Column(label, number=True),
-                   Column(interval, number=True), Column("won", number=True),
-                   Column("excludes 0"),
-                   Column(label, "against FP32", number=True),
-                   Column(interval, "against FP32", number=True)]  # fmt: skip
+        columns = [
+            Column("Method"),
+            Column("images", number=True),
+            Column(label, number=True),
+            Column(interval, number=True),
+            Column("won", number=True),
+            Column("excludes 0"),
+            Column(label, "against FP32", number=True),
+            Column(interval, "against FP32", number=True),
+        ]
         notes = [
             *statement(list(dict.fromkeys(self.used))),
             f"Paired by image: mean difference of {self.metric.key} to the best baseline, the W4A4 "
@@ -119,8 +125,9 @@ class _Builder:
             found = "; ".join(f"{label} ({why})" for label, why in self.left_out.items())
             notes.append(f"Left out where it was so: {found}.")
         title = f"Paired differences in {self.metric.key}: {self.scope}"
-        return Table("stats", title, columns, self.sections, notes, self.footnotes.texts(),
-                     self.records)  # fmt: skip
+        return Table(
+            "stats", title, columns, self.sections, notes, self.footnotes.texts(), self.records
+        )
 
     def _compare(self, scores: _Scores, reference: str, where: str) -> dict[str, Comparison]:
         try:
@@ -182,8 +189,12 @@ class _Builder:
                 Cell(MISSING),
                 Cell(MISSING),
             ]
-        return [Cell(str(found.images)), *self._interval(found), Cell(f"{found.won:.0%}"),
-                Cell(self._verdict(found))]  # fmt: skip
+        return [
+            Cell(str(found.images)),
+            *self._interval(found),
+            Cell(f"{found.won:.0%}"),
+            Cell(self._verdict(found)),
+        ]
 
     def _float_cells(self, found: Comparison | None) -> list[Cell]:
         return self._interval(found) if found else [Cell(MISSING), Cell(MISSING)]
@@ -201,16 +212,27 @@ class _Builder:
         return "yes, better" if (found.difference > 0) == self.metric.higher else "yes, worse"
 
     def _record(
-        self, title: str, line: Line, baseline: str, found: Comparison,
-        floats: Comparison | None,
-    ) -> None:  # fmt: skip
-        self.records.append({
-            "model": self.scope.model, "stress": self.scope.stress, "limit": self.scope.limit,
-            "dataset": title, "metric": self.metric.key, "method": line[0], "budget": line[1],
-            "evidence": self._first(line).info.get("evidence"), "baseline": baseline,
-            "images": found.images, "difference": found.difference, "low": found.low,
-            "high": found.high, "won": found.won, "excludes_zero": found.excludes_zero,
-            "difference_fp32": floats.difference if floats else None,
-            "low_fp32": floats.low if floats else None,
-            "high_fp32": floats.high if floats else None,
-        })  # fmt: skip
+        self, title: str, line: Line, baseline: str, found: Comparison, floats: Comparison | None
+    ) -> None:
+        self.records.append(
+            {
+                "model": self.scope.model,
+                "stress": self.scope.stress,
+                "limit": self.scope.limit,
+                "dataset": title,
+                "metric": self.metric.key,
+                "method": line[0],
+                "budget": line[1],
+                "evidence": self._first(line).info.get("evidence"),
+                "baseline": baseline,
+                "images": found.images,
+                "difference": found.difference,
+                "low": found.low,
+                "high": found.high,
+                "won": found.won,
+                "excludes_zero": found.excludes_zero,
+                "difference_fp32": floats.difference if floats else None,
+                "low_fp32": floats.low if floats else None,
+                "high_fp32": floats.high if floats else None,
+            }
+        )

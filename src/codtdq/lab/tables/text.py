@@ -18,17 +18,19 @@ def render(table: Table, *, width: int = 140, ansi: bool = False) -> str:
 
     ansi: best bold and second underlined by terminal codes; otherwise *best* and _second_.
     """
-    lines = [[_text(cell) for cell in row] for section in table.sections
-             for row in section.lines]  # fmt: skip
-    marked = [not ansi and any(row[i].mark for s in table.sections for row in s.lines)
-              for i in range(len(table.columns))]  # fmt: skip
+    lines = [[_text(cell) for cell in row] for section in table.sections for row in section.lines]
+    marked = [
+        not ansi and any(row[i].mark for s in table.sections for row in s.lines)
+        for i in range(len(table.columns))
+    ]
     widths = [
         max(len(column.label) + marked[i], *(len(line[i]) + 2 * marked[i] for line in lines))
         for i, column in enumerate(table.columns)
     ]
     widths = _room_for_groups(table.columns, widths)
-    panels = [_panel(table, part, widths, marked, ansi)
-              for part in _panels(table.columns, widths, width)]  # fmt: skip
+    panels = [
+        _panel(table, part, widths, marked, ansi) for part in _panels(table.columns, widths, width)
+    ]
     wide = max(len(panel[1]) for panel in panels)
     title = textwrap.fill(table.title, max(wide, 60))
     return "\n".join([title, *("\n".join(panel) for panel in panels), *_notes(table, width), ""])
@@ -90,8 +92,9 @@ def _panel(
         return joined([cells[0], *(_GAP.join(cells[i] for i in block) for block in blocks)])
 
     heads = [columns[block[0]].group.center(_span(block, widths)) for block in blocks]
-    labels = [_aligned(" " * m + column.label, column, w)
-              for column, w, m in zip(columns, widths, marked)]  # fmt: skip
+    labels = [
+        _aligned(" " * m + column.label, column, w) for column, w, m in zip(columns, widths, marked)
+    ]
     total = len(joined(["x" * widths[0], *("x" * _span(block, widths) for block in blocks)]))
     out = ["", "=" * total]
     if any(head.strip() for head in heads):
@@ -102,8 +105,14 @@ def _panel(
             out += ["-" * total] if section is not table.sections[0] else []
             out.append(section.title)
         for row in section.lines:
-            out.append(line([_cell(cell, column, w, m, ansi) for cell, column, w, m
-                             in zip(row, columns, widths, marked)]))  # fmt: skip
+            out.append(
+                line(
+                    [
+                        _cell(cell, column, w, m, ansi)
+                        for cell, column, w, m in zip(row, columns, widths, marked)
+                    ]
+                )
+            )
     return [*out, "=" * total]
 
 

@@ -52,9 +52,11 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         "--holdout", type=int, default=0, metavar="N", help="images of each pairs source to keep"
     )
     parser.add_argument(
-        "--steps", type=int, default=DEFAULT_STEPS,
+        "--steps",
+        type=int,
+        default=DEFAULT_STEPS,
         help=f"length of the whole run (default {DEFAULT_STEPS})",
-    )  # fmt: skip
+    )
     parser.add_argument("--size", type=int, help="image side (default: the model's)")
     parser.add_argument("--loss", help="loss by name (default: the model's)")
     parser.add_argument("--init", metavar="FILE", help="checkpoint to start from")

@@ -70,10 +70,7 @@ def parse_source(text: str, *, holdout: int = 0) -> SourceSpec:
     except ValueError:
         pass  # the last part is a piece of the path, not a weight
     return SourceSpec(
-        kind=kind,
-        path=path or None,
-        weight=weight,
-        holdout=holdout if kind == "pairs" else 0,
+        kind=kind, path=path or None, weight=weight, holdout=holdout if kind == "pairs" else 0
     )
 
 
