@@ -4,9 +4,7 @@ A model is one file: a builder function under `@register_model`. The declaration
 network (`model.info`), so evaluation never has to guess a size, a normalisation or a post-process.
 
 Layer roles are declared where the layer is made: a module class may carry
-`quant_roles = {"qkv": "attention", "fc1": "mlp"}`, child attribute name -> role. Roles are
-`attention`, `mlp`, `linear`, `conv`, `depthwise`, `first`; children that are not named get
-theirs from their type.
+`quantization = Declaration(roles={"qkv": "attention", "fc1": "mlp"})`; see codtdq.declarations.
 """
 
 from __future__ import annotations
