@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq.declarations import Declaration as Declaration
     from codtdq.declarations import declare as declare
     from codtdq.errors import CodtdqError as CodtdqError
-    from codtdq.evaluation import evaluate as evaluate
-    from codtdq.evaluation import predict as predict
+    from codtdq.evaluation.evaluate import evaluate as evaluate
+    from codtdq.evaluation.predict import predict as predict
     from codtdq.methods import apply_method as apply_method
     from codtdq.methods import list_methods as list_methods
     from codtdq.methods import method_info as method_info
