@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import codtdq
 import torch
 from torch import Tensor, nn
 
-import codtdq
+from codtdq.declarations import Declaration
 
 
 class Attention(nn.Module):
-    quant_roles = {"qkv": "attention", "proj": "attention"}  # noqa: RUF012
+    quantization = Declaration(roles={"qkv": "attention", "proj": "attention"})
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -21,7 +22,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    quant_roles = {"fc1": "mlp", "fc2": "mlp"}  # noqa: RUF012
+    quantization = Declaration(roles={"fc1": "mlp", "fc2": "mlp"})
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Mlp(nn.Module):
 class SmallNet(nn.Module):
     """Stem, depthwise conv, attention, MLP, conv1d, norms, a table and a mask: 8x8 images."""
 
-    quant_roles = {"stem": "first"}  # noqa: RUF012
+    quantization = Declaration(roles={"stem": "first"})
 
     def __init__(self, dim: int = 48) -> None:
         super().__init__()

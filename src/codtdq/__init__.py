@@ -12,9 +12,36 @@ Names are loaded on first use: importing the package is light.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from codtdq._version import __version__
+from codtdq._version import __version__ as __version__
+
+if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS has the same names
+    from codtdq import data as data
+    from codtdq import metrics as metrics
+    from codtdq import models as models
+    from codtdq.api import load as load
+    from codtdq.api import plan as plan
+    from codtdq.api import preset as preset
+    from codtdq.api import quantize as quantize
+    from codtdq.api import quantize_activation as quantize_activation
+    from codtdq.api import save as save
+    from codtdq.declarations import Declaration as Declaration
+    from codtdq.declarations import declare as declare
+    from codtdq.errors import CodtdqError as CodtdqError
+    from codtdq.evaluation.evaluate import evaluate as evaluate
+    from codtdq.evaluation.predict import predict as predict
+    from codtdq.methods import apply_method as apply_method
+    from codtdq.methods import list_methods as list_methods
+    from codtdq.methods import method_info as method_info
+    from codtdq.methods import register_method as register_method
+    from codtdq.models import create_model as create_model
+    from codtdq.models import list_models as list_models
+    from codtdq.models import register_model as register_model
+    from codtdq.operators.calibration import CalibrationContext as CalibrationContext
+    from codtdq.planning.config import QuantConfig as QuantConfig
+    from codtdq.planning.plan import QuantPlan as QuantPlan
+    from codtdq.planning.presets import list_presets as list_presets
 
 _EXPORTS = {
     "quantize": "codtdq.api",
@@ -40,21 +67,22 @@ _EXPORTS = {
     "create_model": "codtdq.models",
     "list_models": "codtdq.models",
     "register_model": "codtdq.models",
+    "Declaration": "codtdq.declarations",
+    "declare": "codtdq.declarations",
     "CodtdqError": "codtdq.errors",
 }
 
 _SUBMODULES = ("data", "metrics", "models")
 
-__all__ = ["__version__", *_EXPORTS, *_SUBMODULES]
+if not TYPE_CHECKING:  # hidden from type checkers, which would take any name for granted
+    __all__ = ["__version__", *_EXPORTS, *_SUBMODULES]
 
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"codtdq.{name}")
+        if name not in _EXPORTS:
+            raise AttributeError(f"module 'codtdq' has no attribute {name!r}")
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"codtdq.{name}")
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'codtdq' has no attribute {name!r}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return sorted(__all__)

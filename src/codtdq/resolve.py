@@ -42,7 +42,8 @@ def open_model(
             f"no weights of {spec} come with the package; pass --checkpoint FILE, or --untrained "
             "to try it with random ones"
         )
-    return create_model(spec, checkpoint)
+    shipped = model_info(spec).weights is not None
+    return create_model(spec, checkpoint=checkpoint, pretrained=shipped or not untrained)
 
 
 def open_config(

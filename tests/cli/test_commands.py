@@ -60,7 +60,7 @@ def test_list_and_doctor(run):
 
 def test_plan_prints_the_api_plan(run):
     code, out, _ = run("plan", *NAMED, "--set", "first_layer=a8", "--set", "zero_ratio=0.4")
-    model = codtdq.create_model(tiny_model.NAME)
+    model = codtdq.create_model(tiny_model.NAME, pretrained=False)
     config = codtdq.preset("cod-tdq", first_layer="a8", zero_ratio=0.4)
     plan, backend, *_ = out.strip().rpartition("\nbackend")
     assert code == 0 and plan == str(codtdq.plan(model, config)) and backend
@@ -89,7 +89,7 @@ def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
     code, out, err = run("eval", "--model", tmp_path / "packed", *args)
     assert (code, err) == (0, "")
     data = json.loads(result.read_text())
-    quantized = simulate(codtdq.create_model(tiny_model.NAME), "cod-tdq")
+    quantized = simulate(codtdq.create_model(tiny_model.NAME, pretrained=False), "cod-tdq")
     direct = codtdq.evaluate(quantized, codtdq.data.ImageMaskFolder(folder))
     assert data["metrics"] == pytest.approx({k: direct.metrics[k] for k in data["metrics"]})
     assert data["count"] == 6 and data["provenance"]["config"]["name"] == "cod-tdq"
@@ -225,7 +225,7 @@ def no_mask(folder):
 
 
 def nan_weights(tmp_path):
-    state = codtdq.create_model(tiny_model.NAME).state_dict()
+    state = codtdq.create_model(tiny_model.NAME, pretrained=False).state_dict()
     state["head.bias"] = torch.tensor([float("nan")])
     torch.save(state, tmp_path / "nan.pth")
     return tmp_path / "nan.pth"

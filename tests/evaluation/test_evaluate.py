@@ -15,7 +15,7 @@ from small_nets import simulate
 
 
 def model():
-    return codtdq.create_model(tiny_model.NAME)
+    return codtdq.create_model(tiny_model.NAME, pretrained=False)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +134,30 @@ def test_predict_takes_files_and_arrays_and_keeps_their_size(images, tmp_path):
     assert np.array_equal(mask, predict(net, sample.image))
     wide = sample.image[:, :20]
     assert [m.shape for m in predict_batch(net, [sample.image, wide])] == [(48, 48), (48, 20)]
+
+
+def test_predict_gives_one_mask_whatever_the_image_comes_as(images, tmp_path):
+    from PIL import Image
+
+    net, pixels = model(), images[0].image
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    tensor = torch.from_numpy(pixels)
+    alpha = np.full((*pixels.shape[:2], 1), 7, np.uint8)
+    files = [str(tmp_path / "a.png"), tmp_path / "a.png", Image.fromarray(pixels)]
+    arrays = [pixels, pixels / 255, np.concatenate([pixels, alpha], axis=2)]
+    kinds = [*files, *arrays, tensor, tensor.permute(2, 0, 1), tensor / 255]
+    expected = predict(net, pixels)
+    assert len(np.unique(expected)) > 1
+    for mask in [*(predict(net, kind) for kind in kinds), *predict_batch(net, kinds)]:
+        assert np.array_equal(mask, expected)
+    gray = pixels[..., 0]
+    same = np.repeat(gray[..., None], 3, axis=2)
+    assert np.array_equal(predict(net, gray), predict(net, same))
+
+
+def test_predict_refuses_what_is_no_image():
+    with pytest.raises(DataError, match="NaN"):
+        predict(model(), np.full((8, 8, 3), np.nan))
 
 
 def test_predict_needs_an_input_size_for_an_undeclared_model(images):

@@ -3,13 +3,14 @@
 import torch
 from torch import nn
 
+from codtdq.declarations import Declaration
 from codtdq.models import list_models, register_model
 
 NAME = "test-tiny"
 
 
 class Tiny(nn.Module):
-    quant_roles = {"stem": "first"}  # noqa: RUF012
+    quantization = Declaration(roles={"stem": "first"})
 
     def __init__(self):
         super().__init__()

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import codtdq
+from codtdq.declarations import Declaration, declare
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.methods import Workbench
 from codtdq.methods.folding import (
@@ -65,8 +66,8 @@ class Padded(nn.Module):
         self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)
         nn.init.normal_(self.norm.bias)
         if declared:
-            self.fold_padding = {"norm": "token"}
             self.register_buffer("token", None)
+            declare(self, Declaration(fold_padding={"norm": "token"}))
 
     def forward(self, x):
         y = self.norm(x)

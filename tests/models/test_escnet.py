@@ -228,7 +228,7 @@ def test_channel_attention_dropout_acts_in_training_only() -> None:
 
 
 def test_escnet_declares_attention_roles() -> None:
-    assert ChannelAttention.quant_roles == dict.fromkeys(
+    assert ChannelAttention.quantization.roles == dict.fromkeys(
         ("conv1", "conv2", "conv3", "proj"), "attention"
     )
-    assert not hasattr(ConvBottleneck, "quant_roles")
+    assert not hasattr(ConvBottleneck, "quantization")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from codtdq.declarations import declaration_of
 from codtdq.errors import ConfigError
 from codtdq.models.pvt_v2 import (
     PVT_V2,
@@ -73,11 +74,12 @@ def test_norm_eps_differs_between_blocks_and_embeddings() -> None:
 
 def test_only_the_first_embedding_has_the_first_role() -> None:
     model = PvtV2(TINY)
-    roles = [model.get_submodule(f"patch_embed{n}").quant_roles["proj"] for n in (1, 2, 3, 4)]
+    embeds = [model.get_submodule(f"patch_embed{n}") for n in (1, 2, 3, 4)]
+    roles = [declaration_of(embed).roles["proj"] for embed in embeds]
     assert roles == ["first", "conv", "conv", "conv"]
     block = model.get_submodule("block1.0")
-    assert block.attn.quant_roles == dict.fromkeys(("q", "kv", "sr", "proj"), "attention")
-    assert block.mlp.quant_roles == {"fc1": "mlp", "fc2": "mlp"}
+    assert declaration_of(block.attn).roles == dict.fromkeys(("q", "kv", "sr", "proj"), "attention")
+    assert declaration_of(block.mlp).roles == {"fc1": "mlp", "fc2": "mlp"}
 
 
 def test_drop_path_keeps_or_drops_whole_samples() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from codtdq.declarations import declaration_of
 from codtdq.models.swin import (
     MASKED_LOGIT,
     SWIN_B,
@@ -221,7 +222,7 @@ def test_layer_roles_name_existing_children() -> None:
     model = SwinTransformer(TINY)
     roles = {}
     for name, module in model.named_modules():
-        for child, role in getattr(module, "quant_roles", {}).items():
+        for child, role in declaration_of(module).roles.items():
             assert isinstance(getattr(module, child), (nn.Linear, nn.Conv2d))
             roles[f"{name}.{child}"] = role
     assert roles["patch_embed.proj"] == "first"

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from codtdq.errors import CheckpointError
+from codtdq.errors import CheckpointError, ConfigError
 from codtdq.models import build_model, create_model, register_model
 from codtdq.models.weights import load_checkpoint, save_weights, shipped_weights
 
@@ -254,6 +254,46 @@ def test_create_model_names_the_shipped_file_when_it_is_missing(
     )(TinyNet)
     with pytest.raises(CheckpointError, match=r"tiny-absent\.safetensors: no such checkpoint"):
         create_model("tiny-without-file")
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A registered model without shipped weights."""
+    monkeypatch.setattr("codtdq.models.registry._MODELS", {})
+    register_model("tiny-bare", description="", input_size=32)(TinyNet)
+    return "tiny-bare"
+
+
+def test_create_model_refuses_random_weights_that_nobody_asked_for(bare: str) -> None:
+    with pytest.raises(ConfigError, match=r"tiny-bare.*checkpoint=FILE, or pretrained=False"):
+        create_model(bare)
+
+
+def test_create_model_gives_random_weights_when_asked(bare: str) -> None:
+    found = []
+    for seed in (3, 3, 4):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            found.append(create_model(bare, pretrained=False).state_dict())
+    first, again, other = found
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_create_model_loads_a_given_checkpoint(tmp_path: Path, bare: str, pretrained: bool) -> None:
+    state = make_state()
+    torch.save(state, tmp_path / "net.pth")
+    model = create_model(bare, checkpoint=tmp_path / "net.pth", pretrained=pretrained)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_create_model_without_pretraining_leaves_the_shipped_file_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("codtdq.models.registry._MODELS", {})
+    register_model("tiny", description="", input_size=32, weights="absent.safetensors")(TinyNet)
+    assert isinstance(create_model("tiny", pretrained=False), TinyNet)
 
 
 def test_shipped_weights_lie_in_the_package() -> None:

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 import codtdq
+from codtdq.declarations import Declaration
 from codtdq.errors import ConfigError
 from small_nets import images, simulate, small_net
 
@@ -138,9 +139,14 @@ def test_an_override_for_a_skipped_layer_is_an_error():
 
 
 def test_a_misspelt_role_is_an_error():
+    with pytest.raises(ConfigError, match=r"roles\['fc1'\] is 'mpl' \(did you mean 'mlp'"):
+        Declaration(roles={"fc1": "mpl"})
+
+
+def test_a_role_for_a_child_that_is_not_there_is_an_error():
     model = small_net()
-    model.mlp.quant_roles = {"fc1": "mpl"}
-    with pytest.raises(ConfigError, match="quant_roles"):
+    model.mlp.quantization = Declaration(roles={"fc3": "mlp"})
+    with pytest.raises(ConfigError, match="Mlp: it has no child 'fc3'"):
         codtdq.plan(model, "cod-tdq")
 
 

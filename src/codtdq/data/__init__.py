@@ -6,6 +6,7 @@ from codtdq.data.dataset import Dataset, JoinedDataset
 from codtdq.data.datasets import DatasetInfo, expand_dataset, list_datasets, open_dataset
 from codtdq.data.export import export_synth
 from codtdq.data.folder import ImageFolder, ImageMaskFolder
+from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.sample import Sample
 from codtdq.data.splits import SPLITS, TEST_SPLITS
 
@@ -18,6 +19,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "ImageFolder",
+    "ImageLike",
     "ImageMaskFolder",
     "JoinedDataset",
     "Sample",
@@ -27,4 +29,5 @@ __all__ = [
     "generate",
     "list_datasets",
     "open_dataset",
+    "to_pixels",
 ]

@@ -17,7 +17,7 @@ from codtdq.errors import DataError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 # What PIL raises for damaged files, depending on the format and on where the damage is.
-_PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
 
 
 def list_image_files(folder: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def header_size(path: Path) -> tuple[int, int]:
         with Image.open(path) as image:
             width, height = image.size
             return int(width), int(height)
-    except _PIL_ERRORS as error:
+    except PIL_ERRORS as error:
         raise DataError(f"{path}: not a readable image ({_reason(error)})") from error
 
 
@@ -67,17 +67,20 @@ def read_mask(path: Path) -> NDArray[np.uint8]:
 def _decode(path: Path, mode: str) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
-            return _to_eight_bit(path, image, mode)
-    except _PIL_ERRORS as error:
+            return eight_bit(image, mode, path)
+    except PIL_ERRORS as error:
         raise DataError(
             f"{path}: cannot be decoded ({_reason(error)}); replace the file or remove it"
         ) from error
 
 
-def _to_eight_bit(path: Path, image: Image.Image, mode: str) -> NDArray[np.uint8]:
-    """Convert to 8 bit; PIL alone would clip deeper pixels, turning the image all white."""
+def eight_bit(image: Image.Image, mode: str, name: object) -> NDArray[np.uint8]:
+    """Convert to 8 bit; PIL alone would clip deeper pixels, turning the image all white.
+
+    mode: "RGB" gives [H, W, 3], "L" [H, W]; transparency is dropped. name: for messages.
+    """
     if image.mode in ("I", "F"):
-        raise DataError(f"{path}: 32-bit pixels have no fixed range; save the file with 8 bits")
+        raise DataError(f"{name}: 32-bit pixels have no fixed range; save the file with 8 bits")
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image, dtype=np.uint16) // 257).astype(np.uint8))
     return np.array(image.convert(mode), dtype=np.uint8)

@@ -1,7 +1,7 @@
 """Float operators that the CPU engine computes as well, because torch is slow at them.
 
-Nothing is quantized here: the result is that of the module to rounding. A module says by its
-`computed_as` what it is; one that no name is known for stays with torch.
+Nothing is quantized here: the result is that of the module to rounding. A module declares
+what it is `computed_as`; one that does not stays with torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from codtdq.declarations import declaration_of
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.deform import deform_conv
 
@@ -20,7 +21,7 @@ def float_operators(model: nn.Module) -> dict[str, Any]:
     return {
         name: module
         for name, module in model.named_modules()
-        if getattr(module, "computed_as", None) in EXECUTORS
+        if declaration_of(module).computed_as in EXECUTORS
     }
 
 
@@ -28,7 +29,9 @@ def take_float_operators(model: nn.Module) -> tuple[str, ...]:
     """Let the engine compute them; returns their names."""
     found = float_operators(model)
     for module in found.values():
-        module.executor = EXECUTORS[module.computed_as](module)
+        kind = declaration_of(module).computed_as
+        assert kind is not None  # by which it was found
+        module.executor = EXECUTORS[kind](module)
     return tuple(found)
 
 

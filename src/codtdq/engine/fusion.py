@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from codtdq.declarations import declaration_of
 from codtdq.engine.cpu.products import Codes
 from codtdq.operators.backed import BackedOperator
 from codtdq.planning.trace import ModelGraph
@@ -145,7 +146,7 @@ def activation_of(followers: tuple[nn.Module, ...]) -> str:
             return "gelu"
         if isinstance(module, nn.ReLU):
             return "relu"
-        if getattr(module, "fused_as", "") == GATE:
+        if declaration_of(module).fused_as == GATE:
             return GATE
     return "none"
 
@@ -169,7 +170,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _is_activation(module: nn.Module, operator: nn.Module) -> bool:
-    if getattr(module, "fused_as", "") == GATE:
+    if declaration_of(module).fused_as == GATE:
         return (
             isinstance(operator, nn.Conv2d | nn.Conv1d)
             and operator.groups == operator.in_channels == operator.out_channels

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from codtdq.data.imagefile import read_image
+from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError
 from codtdq.evaluation.masks import to_mask
@@ -45,31 +44,33 @@ def mask_logits(model: nn.Module, info: ModelInfo, inputs: Tensor) -> Tensor:
 
 def predict(
     model: nn.Module,
-    image: str | Path | NDArray[np.uint8],
+    image: ImageLike,
     *,
     postprocess: str | None = None,
     input_size: int | None = None,
 ) -> NDArray[np.uint8]:
-    """Segment one image: a file or uint8 [H, W, 3] in, a uint8 mask [H, W] out."""
-    return predict_batch(model, [_pixels(image)], postprocess=postprocess, input_size=input_size)[0]
+    """Segment one image; returns a uint8 mask [H, W] of its size.
+
+    image: a file, a PIL image, an array [H, W, 3], [H, W, 4] or [H, W], or a tensor [3, H, W] or
+        [H, W, 3]; uint8, or float from 0 to 1. Transparency is dropped.
+    postprocess, input_size: instead of those that the model declares.
+    """
+    return predict_batch(model, [image], postprocess=postprocess, input_size=input_size)[0]
 
 
 def predict_batch(
     model: nn.Module,
-    images: Sequence[NDArray[np.uint8]],
+    images: Sequence[ImageLike],
     *,
     postprocess: str | None = None,
     input_size: int | None = None,
 ) -> list[NDArray[np.uint8]]:
-    """Segment several images of any sizes in one forward pass."""
+    """Segment several images of any kinds and sizes in one forward pass."""
     info = info_of(model, input_size)
     size = input_size or info.input_size
-    inputs = torch.stack([to_input(image, size, info.mean, info.std) for image in images])
+    pixels = [to_pixels(image) for image in images]
+    inputs = torch.stack([to_input(each, size, info.mean, info.std) for each in pixels])
     logits = mask_logits(model, info, inputs)
     kind = postprocess or info.postprocess
-    shapes = [(image.shape[0], image.shape[1]) for image in images]
+    shapes = [(each.shape[0], each.shape[1]) for each in pixels]
     return [to_mask(one, shape, kind) for one, shape in zip(logits, shapes)]
-
-
-def _pixels(image: str | Path | NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return read_image(Path(image)) if isinstance(image, str | Path) else image

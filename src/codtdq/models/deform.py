@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from codtdq.declarations import Declaration
 
 KERNEL_POINTS = 9
 
@@ -46,8 +47,8 @@ def deform_columns(x: Tensor, offsets: Tensor) -> Tensor:
 class DeformConv2d(nn.Module):
     """3x3 convolution, stride 1, whose taps are displaced by given offsets."""
 
-    token_grid: ClassVar[str] = "input"  # pixels stay where they are, whatever the taps read
-    computed_as: ClassVar[str] = "deform3x3"  # an engine that knows the name may set an executor
+    # pixels stay where they are, whatever the taps read
+    quantization = Declaration(computed_as="deform3x3", token_grid="input")
     executor: Callable[[Tensor, Tensor], Tensor | None] | None = None
 
     def __init__(self, in_channels: int, out_channels: int) -> None:

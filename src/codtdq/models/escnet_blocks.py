@@ -5,12 +5,11 @@ Shapes: B batch, C channels, H x W map; every resize is bilinear with align_corn
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from codtdq.declarations import Declaration
 from codtdq.errors import DataError
 
 # Grey of the (normalised) RGB input, as the texture cue uses it.
@@ -93,7 +92,7 @@ class ConvBottleneck(nn.Module):
 class GatedGelu(nn.Module):
     """GELU(a) * b of the halves (a, b) of the channels, [B, 2C, H, W] -> [B, C, H, W]."""
 
-    fused_as: ClassVar[str] = "gated_gelu"  # an engine may compute it along with what comes before
+    quantization = Declaration(fused_as="gated_gelu")
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, 2C, H, W] -> [B, C, H, W]."""
@@ -104,7 +103,7 @@ class GatedGelu(nn.Module):
 class GatedFeedForward(nn.Module):
     """project_out(GELU(a) * b), (a, b) = halves of a depthwise 3x3 of project_in(x); no biases."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"dwconv": "depthwise"}
+    quantization = Declaration(roles={"dwconv": "depthwise"})
 
     def __init__(self, channels: int, factor: int) -> None:
         super().__init__()
@@ -131,12 +130,9 @@ class ChannelAttention(nn.Module):
     positions and is not normalised, so the logits have a wide range.
     """
 
-    quant_roles: ClassVar[dict[str, str]] = {
-        "conv1": "attention",
-        "conv2": "attention",
-        "conv3": "attention",
-        "proj": "attention",
-    }
+    quantization = Declaration(
+        roles=dict.fromkeys(("conv1", "conv2", "conv3", "proj"), "attention")
+    )
 
     def __init__(self, channels: int, heads: int, ffn_factor: int, dropout: float) -> None:
         super().__init__()

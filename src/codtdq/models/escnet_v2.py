@@ -7,12 +7,11 @@ normalises its queries and keys. Lists of levels run deep to shallow.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from codtdq.declarations import Declaration
 from codtdq.models.deform import GuidedDeformConv
 from codtdq.models.escnet import ESCNET_ACT_MODES, ESCNET_PAPER, Encoder, final_mask
 from codtdq.models.escnet_blocks import (
@@ -42,7 +41,7 @@ CBAM_HIDDEN = 8
 class SeparableConv(nn.Module):
     """Depthwise k x k, pointwise 1x1 (no biases), BatchNorm, ReLU."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"dw": "depthwise"}
+    quantization = Declaration(roles={"dw": "depthwise"})
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
@@ -60,11 +59,9 @@ class SeparableConv(nn.Module):
 class NormalisedChannelAttention(nn.Module):
     """Channel attention with unit-length q and k rows and a learned temperature per head."""
 
-    quant_roles: ClassVar[dict[str, str]] = {
-        "qkv": "attention",
-        "qkv_dw": "depthwise",
-        "proj": "attention",
-    }
+    quantization = Declaration(
+        roles={"qkv": "attention", "qkv_dw": "depthwise", "proj": "attention"}
+    )
 
     def __init__(self, channels: int, heads: int, ffn_factor: int) -> None:
         super().__init__()

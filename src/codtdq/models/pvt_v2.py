@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from codtdq.declarations import Declaration
 from codtdq.errors import ConfigError
 
 
@@ -80,7 +80,7 @@ class OverlapPatchEmbed(nn.Module):
         super().__init__()
         self.proj = nn.Conv2d(in_dim, dim, kernel, stride, kernel // 2)
         self.norm = nn.LayerNorm(dim, eps=1e-5)
-        self.quant_roles = {"proj": role}
+        self.quantization = Declaration(roles={"proj": role})
 
     def forward(self, x: Tensor) -> tuple[Tensor, int, int]:
         """[B, C_in, H', W'] -> tokens [B, H*W, C] with their H and W."""
@@ -92,29 +92,22 @@ class OverlapPatchEmbed(nn.Module):
 class SpatialReductionAttention(nn.Module):
     """Multi-head attention whose keys and values come from a map reduced `sr` times per side."""
 
-    quant_roles: ClassVar[dict[str, str]] = {
-        "q": "attention",
-        "kv": "attention",
-        "sr": "attention",
-        "proj": "attention",
-    }
+    quantization = Declaration(roles=dict.fromkeys(("q", "kv", "sr", "proj"), "attention"))
 
     def __init__(self, dim: int, heads: int, sr: int) -> None:
         super().__init__()
         self.heads = heads
-        self.reduces = sr > 1
         self.q = nn.Linear(dim, dim)
         self.kv = nn.Linear(dim, 2 * dim)
         self.proj = nn.Linear(dim, dim)
-        if self.reduces:
-            self.sr = nn.Conv2d(dim, dim, sr, sr)
-            self.norm = nn.LayerNorm(dim, eps=1e-5)
+        self.sr = nn.Conv2d(dim, dim, sr, sr) if sr > 1 else None
+        self.norm = nn.LayerNorm(dim, eps=1e-5) if sr > 1 else None
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """x: [B, N, C] tokens of an H x W map."""
         q = self.q(x).unflatten(2, (self.heads, -1)).transpose(1, 2)  # [B, heads, N, C/heads]
         source = x
-        if self.reduces:
+        if self.sr is not None and self.norm is not None:
             source = self.norm(map_to_tokens(self.sr(tokens_to_map(x, height, width))))
         kv = self.kv(source).unflatten(2, (2, self.heads, -1))
         k, v = kv.permute(2, 0, 3, 1, 4)  # each [B, heads, M, C/heads]
@@ -125,7 +118,7 @@ class SpatialReductionAttention(nn.Module):
 class DepthwiseMix(nn.Module):
     """Depthwise 3x3 convolution on tokens: the position signal of PVTv2."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"dwconv": "depthwise"}
+    quantization = Declaration(roles={"dwconv": "depthwise"})
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -139,7 +132,7 @@ class DepthwiseMix(nn.Module):
 class ConvMlp(nn.Module):
     """fc1, depthwise 3x3, GELU, fc2."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"fc1": "mlp", "fc2": "mlp"}
+    quantization = Declaration(roles={"fc1": "mlp", "fc2": "mlp"})
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()

@@ -4,9 +4,7 @@ A model is one file: a builder function under `@register_model`. The declaration
 network (`model.info`), so evaluation never has to guess a size, a normalisation or a post-process.
 
 Layer roles are declared where the layer is made: a module class may carry
-`quant_roles = {"qkv": "attention", "fc1": "mlp"}`, child attribute name -> role. Roles are
-`attention`, `mlp`, `linear`, `conv`, `depthwise`, `first`; children that are not named get
-theirs from their type.
+`quantization = Declaration(roles={"qkv": "attention", "fc1": "mlp"})`; see codtdq.declarations.
 """
 
 from __future__ import annotations
@@ -124,19 +122,27 @@ def build_model(name: str, *, empty: bool = False) -> nn.Module:
     return model
 
 
-def create_model(name: str, checkpoint: str | Path | None = None) -> nn.Module:
+def create_model(
+    name: str, *, checkpoint: str | Path | None = None, pretrained: bool = True
+) -> nn.Module:
     """Build a registered model in eval mode and load its weights.
 
     checkpoint: a released `.pth`/`.pt` (read with `weights_only=True`) or `.safetensors` file.
-        Without it, the weights that ship with the package are used if the model has any;
-        otherwise the network keeps its fresh, untrained weights.
+        Without it, the weights that ship with the package are used; a model that has none there
+        is a `ConfigError`.
+    pretrained: False leaves the random weights of a fresh network where no checkpoint is given.
     """
     from codtdq.models.weights import load_checkpoint, shipped_weights
 
-    model = build_model(name)
     info = model_info(name)
-    if checkpoint is None and info.weights is not None:
+    if checkpoint is None and pretrained:
+        if info.weights is None:
+            raise ConfigError(
+                f"no weights of {name} come with the package; pass checkpoint=FILE, "
+                "or pretrained=False for random weights"
+            )
         checkpoint = shipped_weights(info.weights)
+    model = build_model(name)
     if checkpoint is not None:
         load_checkpoint(model, checkpoint, architecture=name)
     return model

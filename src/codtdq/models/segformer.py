@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from codtdq.declarations import Declaration, declare
 from codtdq.errors import UnsupportedError
 from codtdq.models.registry import register_model
 
@@ -53,7 +54,7 @@ def _build_network(config: dict[str, Any]) -> nn.Module:
     network = library.SegformerForSemanticSegmentation(transformers.SegformerConfig(**config))
     for module in network.modules():
         if isinstance(module, library.SegformerLayer):
-            module.quant_roles = {"attention": "attention", "mlp": "mlp"}  # type: ignore[assignment]
+            declare(module, Declaration(roles={"attention": "attention", "mlp": "mlp"}))
     return network
 
 

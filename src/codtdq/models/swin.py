@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from codtdq.declarations import Declaration
 
 # Added to the logits of token pairs that the cyclic shift brings together; the released value.
 MASKED_LOGIT = -100.0
@@ -105,7 +107,7 @@ class DropPath(nn.Module):
 class Mlp(nn.Module):
     """Two-layer perceptron with the exact GELU."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"fc1": "mlp", "fc2": "mlp"}
+    quantization = Declaration(roles={"fc1": "mlp", "fc2": "mlp"})
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -121,7 +123,7 @@ class Mlp(nn.Module):
 class WindowAttention(nn.Module):
     """Multi-head self-attention inside windows, with a learned relative position bias."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"qkv": "attention", "proj": "attention"}
+    quantization = Declaration(roles={"qkv": "attention", "proj": "attention"})
     relative_position_index: Tensor
 
     def __init__(self, dim: int, window: int, num_heads: int) -> None:
@@ -191,7 +193,7 @@ class SwinBlock(nn.Module):
     """Window attention and MLP with residuals; odd blocks work on the half-window shifted map."""
 
     # windows are padded after norm1: a rescaling of that norm leaves its value of zero here
-    fold_padding: ClassVar[dict[str, str]] = {"norm1": "pad_token"}
+    quantization = Declaration(fold_padding={"norm1": "pad_token"})
     attn_mask: Tensor | None
     pad_token: Tensor | None  # [C]; None pads with zeros
 
@@ -270,7 +272,7 @@ def _padded(height: int, width: int, window: int) -> tuple[int, int]:
 class PatchMerging(nn.Module):
     """Halve the map: concatenate each 2 x 2 neighbourhood, normalise, project 4C -> 2C."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"reduction": "linear"}
+    quantization = Declaration(roles={"reduction": "linear"})
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -292,7 +294,7 @@ class PatchMerging(nn.Module):
 class PatchEmbed(nn.Module):
     """Cut the image into patches, project each to a token and normalise it."""
 
-    quant_roles: ClassVar[dict[str, str]] = {"proj": "first"}
+    quantization = Declaration(roles={"proj": "first"})
 
     def __init__(self, patch_size: int, dim: int) -> None:
         super().__init__()

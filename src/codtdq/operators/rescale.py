@@ -9,7 +9,8 @@ so that W' x' + b' = W x + b: the network computes what it did before. Zeros tha
 between the norm and an operator have to become -shift / scale. A module that pads there says so
 and keeps that value itself:
 
-    fold_padding = {"norm1": "pad_token"}   # path of the norm -> buffer [C], None until needed
+    # path of the norm -> buffer [C], None until needed
+    quantization = Declaration(fold_padding={"norm1": "pad_token"})
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from codtdq.declarations import declaration_of
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.trace import NormUse
@@ -105,7 +107,7 @@ def padding_declarations(model: nn.Module, norm: str) -> Iterator[tuple[nn.Modul
     parts = norm.split(".")
     for depth in range(len(parts)):
         owner = model.get_submodule(".".join(parts[:depth]))
-        leaf = (getattr(owner, "fold_padding", None) or {}).get(".".join(parts[depth:]))
+        leaf = declaration_of(owner).fold_padding.get(".".join(parts[depth:]))
         if leaf is not None:
             yield owner, leaf
 

@@ -1,7 +1,7 @@
 """Which operators a model has, of which kind, in which role: found by type and declaration.
 
-A role comes from the model (`quant_roles` on a module class or instance: child name -> role,
-for the child and everything inside it) or from the module's type. Names are never searched for
+A role comes from the model (`roles` of a module's declaration: child name -> role, for the child
+and everything inside it) or from the module's type. Names are never searched for
 substrings.
 """
 
@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
+from codtdq.declarations import check_declaration
 from codtdq.errors import ConfigError
-from codtdq.numerics.spec import check_choice
-from codtdq.planning.config import ROLES
 
 IMAGE_CHANNELS = 4  # a convolution with so few inputs reads an image
 QUANTIZABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Conv1d)
@@ -76,9 +75,7 @@ def _declared_roles(
 ) -> Iterator[tuple[str, str]]:
     if inherited is not None:
         yield prefix, inherited
-    roles = getattr(module, "quant_roles", None) or {}
-    for child, role in roles.items():
-        check_choice(f"quant_roles[{child!r}] of {type(module).__name__}", role, ROLES)
+    roles = check_declaration(module).roles
     for child_name, child in module.named_children():
         full = f"{prefix}.{child_name}" if prefix else child_name
         yield from _declared_roles(child, full, roles.get(child_name, inherited))

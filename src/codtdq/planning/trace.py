@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from codtdq.declarations import declaration_of
 from codtdq.errors import ConfigError
 from codtdq.planning.roles import NORMS, operators
 
@@ -73,8 +74,8 @@ class ModelGraph:
     order: list[str] = field(default_factory=list)  # operators as they first run
     calls: dict[str, int] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)  # input channels by operator
-    # operator or follower -> the batch norm, GELU, ReLU, or module that says what it is `fused_as`,
-    # that alone reads its output
+    # operator or follower -> what alone reads its output: a batch norm, GELU, ReLU, or a module
+    # that declares what it is `fused_as`
     followers: dict[str, str] = field(default_factory=dict)
 
     def sharing(self, name: str) -> list[str]:
@@ -102,7 +103,7 @@ def trace(model: nn.Module, batch: Any, *, names: Iterable[str] | None = None) -
         graph.norms[name] = NormUse(name, _channels(norm))
         handles.append(norm.register_forward_hook(tracer.after_norm(name)))
     for name, module in model.named_modules():
-        if isinstance(module, _FOLLOWERS) or hasattr(module, "fused_as"):
+        if isinstance(module, _FOLLOWERS) or declaration_of(module).fused_as:
             handles.append(module.register_forward_pre_hook(tracer.before_follower(name)))
             handles.append(module.register_forward_hook(tracer.after_follower(name)))
     for name in names:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from codtdq.declarations import Declaration
 from codtdq.lab.bench import shard
 from codtdq.methods import register_method
 from codtdq.methods.registry import list_methods
@@ -35,7 +36,7 @@ def leave_trace(folder):
 
 
 class Net(nn.Module):
-    quant_roles = {"stem": "first"}  # noqa: RUF012
+    quantization = Declaration(roles={"stem": "first"})
 
     def __init__(self):
         super().__init__()

@@ -38,7 +38,7 @@ def rows_of(settings, tmp_path, method="cod-tdq", datasets=(EASY,), limit=5, **g
 
 def test_a_row_has_what_is_needed_to_trust_it(settings, tmp_path):
     (row,) = rows_of(settings, tmp_path)
-    model = apply_method(codtdq.create_model("test-bench"), "cod-tdq")
+    model = apply_method(codtdq.create_model("test-bench", pretrained=False), "cod-tdq")
     direct = codtdq.evaluate(model, open_dataset(EASY, limit=5))
     assert row["status"] == "ok" and row["error"] is None and row["count"] == 5
     assert row["metrics"] == {k: v for k, v in direct.metrics.items() if k != "count"}
@@ -169,7 +169,7 @@ def test_outliers_are_planted_and_recorded(settings, tmp_path, monkeypatch):
 def test_diagnosis_of_a_methods_own_operators(plugin):
     from codtdq.operators import QuantConv2d, quant_operators
 
-    model = codtdq.create_model("test-bench")
+    model = codtdq.create_model("test-bench", pretrained=False)
     batches = [torch.rand(1, 3, 32, 32) for _ in range(2)]
     assert diagnose(model, batches) is None
 

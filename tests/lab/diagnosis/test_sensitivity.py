@@ -8,6 +8,7 @@ from torch import nn
 
 import codtdq
 from codtdq.cli.main import main
+from codtdq.declarations import Declaration
 from codtdq.errors import ConfigError, DataError
 from codtdq.lab.diagnosis.protection import _shortest, propose
 from codtdq.lab.diagnosis.rowfile import RowFile
@@ -25,7 +26,7 @@ class Chain(nn.Module):
     exact in float, but a range shared by the tensor then leaves the other channels no code.
     """
 
-    quant_roles = {"calm": "attention", "fragile": "mlp", "last": "linear"}  # noqa: RUF012
+    quantization = Declaration(roles={"calm": "attention", "fragile": "mlp", "last": "linear"})
 
     def __init__(self, outlier=1000.0):
         super().__init__()

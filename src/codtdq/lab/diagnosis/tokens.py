@@ -6,7 +6,7 @@ move them, patch merging unites four. Padding tokens have no support; operators 
 vectors have no map at all.
 
 A module whose forward the trace cannot follow, but whose output [B, O, H, W] lies on the grid of
-its first input [B, C, H, W], says so by a class attribute `token_grid = "input"`.
+its first input [B, C, H, W], declares `token_grid="input"`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from codtdq.declarations import declaration_of
 from codtdq.lab.diagnosis.boundary import pixel_edges
 from codtdq.lab.diagnosis.places import PlaceTracer
 from codtdq.lab.diagnosis.supports import NOWHERE
@@ -117,7 +118,7 @@ def token_maps(model: nn.Module, image: Tensor) -> TokenMaps:
         hook = _reader(tracer, maps.setdefault(operator.name, []))
         handles.append(operator.module.register_forward_pre_hook(hook, with_kwargs=True))
     for module in model.modules():
-        if getattr(module, "token_grid", None) == "input":
+        if declaration_of(module).token_grid == "input":
             handles.append(module.register_forward_hook(_keeper(tracer)))
     training = model.training
     try:

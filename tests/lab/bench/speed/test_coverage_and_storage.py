@@ -58,7 +58,7 @@ def test_shares_count_what_ran_native():
 
 
 def test_every_byte_of_the_files_has_a_purpose(tmp_path):
-    model = simulate(codtdq.create_model(tiny_model.NAME), "cod-tdq")
+    model = simulate(codtdq.create_model(tiny_model.NAME, pretrained=False), "cod-tdq")
     split = storage_split(codtdq.save(model, tmp_path / "packed"))
     assert split.total == sum(file.stat().st_size for file in (tmp_path / "packed").iterdir())
     assert split.packed_weights == 32 * 14 + 16  # 27 weights in 14 bytes per row, 32 in 16
@@ -70,7 +70,7 @@ def test_every_byte_of_the_files_has_a_purpose(tmp_path):
 
 
 def test_fixed_ranges_and_tables_are_told_apart(tmp_path):
-    model = codtdq.create_model(tiny_model.NAME)
+    model = codtdq.create_model(tiny_model.NAME, pretrained=False)
     images = [torch.randn(1, 3, 32, 32)]
     fixed = simulate(model, "per-tensor", images)
     split = storage_split(codtdq.save(fixed, tmp_path / "fixed"))

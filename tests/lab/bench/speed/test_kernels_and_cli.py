@@ -127,7 +127,7 @@ def test_storage_command(engine, run, tmp_path):
     network = TINY[:3]
     code, out, _ = run("storage", *network, "--methods", "w4a4,cod-tdq")
     assert code == 0 and "packed weights" in out and "464" in out
-    model = simulate(codtdq.create_model(tiny_model.NAME), "cod-tdq")
+    model = simulate(codtdq.create_model(tiny_model.NAME, pretrained=False), "cod-tdq")
     codtdq.save(model, tmp_path / "packed")
     code, out, _ = run("storage", "--packed", tmp_path / "packed", "--json")
     (split,) = json.loads(out)["splits"].values()
