@@ -9,8 +9,9 @@ from typing import Any
 
 from codtdq.cli import bench_gpu
 from codtdq.cli import bench_speed_tables as tables
-from codtdq.cli.common import print_json, write_json
+from codtdq.cli.common import print_json
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
 
 Kind = Callable[..., argparse.ArgumentParser]
 DEFAULT_METHODS = ["w4a4", "dstg-only", "cod-tdq"]
@@ -242,7 +243,7 @@ def _finish(
     """Write and print a result with the facts about the machine."""
     document = {"machine": facts, **result}
     if args.out:
-        write_json(args.out, document)
+        write_json(args.out, document, indent=1)
     if args.json:
         print_json(document)
         return

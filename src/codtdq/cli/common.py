@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,25 +178,6 @@ def print_json(data: Any) -> None:
     """One JSON document on stdout."""
     json.dump(data, sys.stdout, indent=2)
     sys.stdout.write("\n")
-
-
-def write_json(path: str | Path, data: Any) -> None:
-    """Write a JSON file atomically."""
-    write_text(path, json.dumps(data, indent=1) + "\n")
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file atomically."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".codtdq-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

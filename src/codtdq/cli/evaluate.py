@@ -16,8 +16,8 @@ from codtdq.cli.common import (
     print_json,
     table,
     verb,
-    write_json,
 )
+from codtdq.io import write_json
 
 COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "MAE")
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
                       state_file=state, resume=args.resume)  # fmt: skip
     data = result.to_dict()
     if args.out:
-        write_json(args.out, data)
+        write_json(args.out, data, indent=1)
     if args.json:
         print_json({k: v for k, v in data.items() if k != "per_image"})
         return

@@ -14,9 +14,9 @@ from codtdq.cli.common import (
     print_json,
     table,
     verb,
-    write_json,
 )
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
 from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         config, layers = select_per_layer(selector, candidates)
         mixed, bits = selector.score(config)
     if args.out:
-        write_json(args.out, config.to_dict())
+        write_json(args.out, config.to_dict(), indent=1)
     if args.json:
         found = selection.to_dict() | {"model": args.model, "dataset": data.name}
         if mixed is not None:

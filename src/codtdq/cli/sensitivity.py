@@ -14,9 +14,9 @@ from codtdq.cli.common import (
     print_json,
     table,
     verb,
-    write_json,
 )
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
 from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     if budget is not None:
         proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
     if args.out and proposal is not None and rows is not None:
-        write_json(args.out, proposal.config.to_dict())
+        write_json(args.out, proposal.config.to_dict(), indent=1)
         rows.discard()
     if args.json:
         print_json({

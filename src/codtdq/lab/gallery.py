@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+
+from codtdq.io import atomic_path
 
 CELL, GAP, HEAD, SIDE = 148, 8, 30, 118
 INK, FAINT, PAPER = (24, 28, 36), (110, 118, 130), (255, 255, 255)
@@ -47,8 +48,6 @@ def save_gallery(path: Path, panels: list[Panel]) -> Path:
             canvas.paste(tile, (x, y))
             if index:  # masks are black at the rim: a hairline keeps them apart
                 draw.rectangle((x, y, x + CELL - 1, y + CELL - 1), outline=FAINT)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    canvas.save(temporary, format="PNG")
-    os.replace(temporary, path)
+    with atomic_path(path) as temporary:
+        canvas.save(temporary, format="PNG")
     return path

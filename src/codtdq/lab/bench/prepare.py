@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from codtdq._version import __version__
 from codtdq.errors import CheckpointError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.provenance import model_hash
+from codtdq.io import write_json
 from codtdq.lab.bench.cache import open_cached
 from codtdq.lab.bench.cells import Group
 from codtdq.lab.bench.diagnosis import diagnose
@@ -126,6 +126,4 @@ def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
 
 def _write_facts(directory: Path, settings: RunSettings, facts: dict[str, Any]) -> None:
     """Written last and atomically: where it is, the model is complete."""
-    temporary = directory / f"{FACTS}.tmp"
-    temporary.write_text(json.dumps({"key": _key(settings), "facts": facts}), encoding="utf-8")
-    os.replace(temporary, directory / FACTS)
+    write_json(directory / FACTS, {"key": _key(settings), "facts": facts})

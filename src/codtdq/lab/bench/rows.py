@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from codtdq.errors import DataError
+from codtdq.io import write_bytes
 from codtdq.lab.bench.cells import row_identity
 
 RESULTS = "results.jsonl"
@@ -52,12 +53,7 @@ class ResultsFile:
         kept = {row_identity(row): row for row in rows}
         if len(kept) == len(rows):
             return
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with temporary.open("wb") as stream:
-            stream.writelines(_line(row) for row in kept.values())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, self.path)
+        write_bytes(self.path, b"".join(_line(row) for row in kept.values()))
 
     def __enter__(self) -> ResultsFile:
         return self

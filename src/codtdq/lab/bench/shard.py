@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import nn
 
 from codtdq.environment import environment
 from codtdq.evaluation import evaluate
+from codtdq.io import write_json
 from codtdq.lab.bench.cache import Shard, open_cached
 from codtdq.lab.bench.cells import Cell
 from codtdq.lab.bench.settings import RunSettings
@@ -66,10 +66,7 @@ def run_shard(
         "notes": result.notes,
         "environment": environment(),
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = finished.with_suffix(".tmp")
-    temporary.write_text(json.dumps(shard), encoding="utf-8")
-    os.replace(temporary, finished)
+    write_json(finished, shard)
     return shard
 
 

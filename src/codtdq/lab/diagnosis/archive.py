@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import DataError
+from codtdq.io import atomic_path
 from codtdq.lab.diagnosis.groups import Observation
 
 FIELDS = ("x", "radius", "step", "sigma", "x_hat")
@@ -36,14 +37,12 @@ class Archive:
             result = seen.result
             tensors |= {"radius": result.radius, "step": result.step, "sigma": result.sigma}
             facts["mode"] = result.spec.mode
-        folder = self._root / _safe(image)
-        folder.mkdir(parents=True, exist_ok=True)
         suffix = f".{call}" if call else ""
-        path = folder / f"{order:03d}-{_safe(name)}{suffix}.safetensors"
-        temporary = path.with_suffix(".tmp")
+        path = self._root / _safe(image) / f"{order:03d}-{_safe(name)}{suffix}.safetensors"
         # copies: safetensors takes no tensors that share memory, as X and X_hat of FP32 do
-        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, temporary, facts)
-        temporary.replace(path)
+        copies = {k: v.contiguous().clone() for k, v in tensors.items()}
+        with atomic_path(path) as temporary:
+            save_file(copies, temporary, facts)
         return path
 
 

@@ -9,6 +9,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from codtdq.io import write_text
+
 
 def plain(value: Any) -> Any:
     """Dataclasses to dictionaries, tuples to lists, numbers that do not exist to None."""
@@ -32,13 +34,5 @@ def table(rows: list[dict[str, Any]], path: str | Path | None) -> str:
     for row in rows:
         writer.writerow({k: plain(v) for k, v in row.items()})
     if path is not None:
-        write(Path(path), out.getvalue())
+        write_text(path, out.getvalue())
     return out.getvalue()
-
-
-def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codtdq.errors import DataError
-from codtdq.lab.diagnosis.encoding import plain, table, write
+from codtdq.io import write_text
+from codtdq.lab.diagnosis.encoding import plain, table
 
 FORMAT = 1
 NAN = math.nan
@@ -228,7 +229,7 @@ class Diagnosis:
         """The JSON text, also written to a file if one is given."""
         text = json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n"
         if path is not None:
-            write(Path(path), text)
+            write_text(path, text)
         return text
 
     @classmethod

@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.io import write_text
 from codtdq.lab.training.config import TrainConfig, load_config
-from codtdq.lab.training.state import RunFolder, read_state, write_text
+from codtdq.lab.training.state import RunFolder, read_state
 from codtdq.models.registry import build_model
 from codtdq.models.weights import load_checkpoint, save_weights
 
