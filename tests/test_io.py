@@ -48,11 +48,15 @@ def test_atomic_path_removes_the_temporary_file_when_the_rename_fails(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_atomic_path_accepts_a_writer_that_replaces_the_temporary_file(tmp_path):
-    with atomic_path(tmp_path / "a.txt") as temporary:
+def test_atomic_path_accepts_a_writer_that_puts_a_private_file_in_its_place(tmp_path, umask):
+    umask(0o027)
+    target = tmp_path / "a.txt"
+    with atomic_path(target) as temporary:
         temporary.unlink()
         temporary.write_text("new")
-    assert (tmp_path / "a.txt").read_text() == "new"
+        temporary.chmod(0o600)
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +31,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _new_file(path.parent)
+    mode = stat.S_IMODE(temporary.stat().st_mode)
     try:
         yield temporary
+        temporary.chmod(mode)  # safetensors puts a private file of its own in this place
         _force_to_disk(temporary)
         os.replace(temporary, path)
     finally:
