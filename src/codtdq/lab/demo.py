@@ -22,8 +22,9 @@ from codtdq.data.dataset import Dataset
 from codtdq.engine import backend_of, use_backend
 from codtdq.environment import environment
 from codtdq.evaluation import CalibrationImages, LayerLoss, evaluate, layer_losses, predict
+from codtdq.io import atomic_path
 from codtdq.lab.bench.speed.timing import interleaved, speedup
-from codtdq.lab.gallery import Panel, save_gallery
+from codtdq.lab.mask_grid import MaskRow, mask_grid
 from codtdq.models import create_model
 from codtdq.resolve import method_for
 
@@ -65,7 +66,7 @@ def run_demo(
     """Quantize and score both small models; write `demo.png` to `out` unless it is None."""
     start = time.perf_counter()
     result = DemoResult(images)
-    panels: list[Panel] = []
+    rows: list[MaskRow] = []
     for name in MODELS:
         dataset = open_dataset("camosynth", limit=images)
         float_model = create_model(name)
@@ -84,12 +85,14 @@ def run_demo(
             if setting == DIAGNOSED:
                 inputs = CalibrationImages(model, dataset, count=4)
                 result.worst[name] = layer_losses(model, inputs)[:5]
-        panels += [
-            Panel(name, dataset[i].image, _mask(dataset, i), {s: masks[s][k] for s in PICTURED})
+        rows += [
+            MaskRow(name, dataset[i].image, _mask(dataset, i), {s: masks[s][k] for s in PICTURED})
             for k, i in enumerate(shown)
         ]
     if out is not None:
-        result.picture = save_gallery(Path(out) / "demo.png", panels)
+        result.picture = Path(out) / "demo.png"
+        with atomic_path(result.picture) as temporary:
+            mask_grid(rows).save(temporary, format="PNG")
     result.seconds = time.perf_counter() - start
     return result
 

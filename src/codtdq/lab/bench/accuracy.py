@@ -14,10 +14,10 @@ from codtdq.lab.bench.cells import make_grid, make_groups, row_identity
 from codtdq.lab.bench.check import at_least_one, check_weights, known_names, open_all
 from codtdq.lab.bench.directory import run_directory
 from codtdq.lab.bench.engine import Engine
-from codtdq.lab.bench.interrupt import interrupts_wait
 from codtdq.lab.bench.local import LocalEngine
 from codtdq.lab.bench.rows import ResultsFile, read_results
 from codtdq.lab.bench.settings import BUDGETS, STRESSES, RunSettings
+from codtdq.lab.interrupt import interrupts_wait
 from codtdq.models import list_models
 from codtdq.progress import Progress
 from codtdq.resolve import CALIBRATION_SPLIT

@@ -9,10 +9,10 @@ from typing import Any
 
 from codtdq.environment import environment
 from codtdq.lab.bench.cells import Cell, Group
-from codtdq.lab.bench.plain import one_line
 from codtdq.lab.bench.prepare import load_group, prepare_group
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.shard import merge_shards, run_shard, shard_starts
+from codtdq.lab.text import one_line
 
 # What a row of a finished cell holds beyond its identity; a failed one has null there.
 MEASURED = (

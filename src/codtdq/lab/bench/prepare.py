@@ -19,9 +19,9 @@ from codtdq.io import write_json
 from codtdq.lab.bench.cache import open_cached
 from codtdq.lab.bench.cells import Group
 from codtdq.lab.bench.diagnosis import diagnose
-from codtdq.lab.bench.plain import plain
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.usage import Usage
+from codtdq.lab.text import plain
 from codtdq.resolve import open_model
 
 FACTS = "facts.json"
@@ -77,9 +77,9 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
         "diagnosis": diagnose(quantized, islice(calibration, DIAGNOSIS_IMAGES)),
         "hashes": {"float_model": model_hash(model), "quantized_model": model_hash(quantized)},
     }
-    _write_facts(directory, settings, plain(facts))
+    _write_facts(directory, settings, plain(facts, other=str))
     shutil.rmtree(directory / "calibration", ignore_errors=True)
-    return plain(facts)
+    return plain(facts, other=str)
 
 
 def load_group(directory: Path) -> nn.Module:

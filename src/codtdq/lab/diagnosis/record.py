@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from codtdq.errors import DataError
 from codtdq.io import write_text
-from codtdq.lab.diagnosis.encoding import plain, table
+from codtdq.lab.csvtable import csv_table
+from codtdq.lab.text import plain
 
 FORMAT = 1
 NAN = math.nan
@@ -254,7 +255,7 @@ class Diagnosis:
     def layers_csv(self, path: str | Path | None = None) -> str:
         """One line per method and operator; nested statistics become columns `eta.median`."""
         rows = [{"method": m.method, **_flat(layer)} for m in self.methods for layer in m.layers]
-        return table(rows, path)
+        return csv_table(rows, path)
 
     def weights_csv(self, path: str | Path | None = None) -> str:
         """One line per method and weight."""
@@ -263,7 +264,7 @@ class Diagnosis:
             for m in self.methods
             for weight in m.weights
         ]
-        return table(rows, path)
+        return csv_table(rows, path)
 
 
 def _method(data: dict[str, Any]) -> MethodRecord:

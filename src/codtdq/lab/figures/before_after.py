@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codtdq.errors import DataError
+from codtdq.lab.diagnosis.layer_ranking import bounded_layer
 from codtdq.lab.diagnosis.record import Diagnosis, GroupSample
-from codtdq.lab.diagnosis.telling import bounded_layer
 from codtdq.lab.figures.style import (
     BOUNDARY,
     ELSEWHERE,

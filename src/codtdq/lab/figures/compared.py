@@ -40,7 +40,7 @@ class Compared:
 def sampled_layers(diagnosis: Diagnosis) -> list[str]:
     """Layers of which two quantized methods or more keep a sample with boundary tokens.
 
-    They come in the order of the samples, the most telling first.
+    They come in the order of the samples, the highest-ranked first.
     """
     usable = [
         s

@@ -12,6 +12,7 @@ from codtdq.errors import DataError
 from codtdq.io import draft_folder
 from codtdq.lab.diagnosis.record import Diagnosis, GalleryItem
 from codtdq.lab.pages.diagnosis import Drawing, diagnosis_page
+from codtdq.lab.text import safe_name
 from codtdq.progress import Progress
 
 PAGE = "report.html"
@@ -71,8 +72,6 @@ def _draw(diagnosis: Diagnosis, folder: Path) -> list[Drawing]:
 
 def _pictures(item: GalleryItem, index: int, folder: Path) -> dict[str, str]:
     """The arrays of one image as PNG files; their paths by title."""
-    from codtdq.lab.figures.collection import safe_name
-
     arrays: dict[str, NDArray[np.uint8]] = {
         "image": item.image,
         "ground-truth": item.truth,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from codtdq.lab.text import plain
+
+DIGITS = 6  # significant ones: enough for a chart, half the bytes
 # The page may show what it brings, and can load nothing: browsers enforce it.
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -27,20 +29,11 @@ def asset(name: str) -> str:
     return (resources.files("codtdq.lab.pages") / "assets" / name).read_text(encoding="utf-8")
 
 
-def plain(value: Any, digits: int = 6) -> Any:
-    """JSON-ready, floats at `digits` significant ones; what is not a finite number is None."""
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, digits) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, digits) for item in value]
-    return value
-
-
 def embedded(data: Any) -> str:
     """JSON that no text inside can end early: every `<` is written as an escape."""
-    text = json.dumps(plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        plain(data, digits=DIGITS), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     return text.replace("<", "\\u003c")
 
 

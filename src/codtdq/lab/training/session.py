@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from codtdq.io import write_text
+from codtdq.lab.interrupt import StopRequest
 from codtdq.lab.training.config import TrainConfig
-from codtdq.lab.training.interrupt import StopRequest
 from codtdq.lab.training.losses import LOSSES
 from codtdq.lab.training.optimise import WeightAverage, learning_rate, make_optimizer
 from codtdq.lab.training.state import RunFolder, save_state

@@ -25,8 +25,10 @@ from torch import Tensor, nn
 
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.lab.bench.speed.onnx_files import export_fp32, quantize_int8
+from codtdq.lab.text import one_line
 
 EXTRA = "compare"
+LONGEST_NOTE = 200  # characters of an error in a table
 # what each needs to be installed
 COMPETITORS: dict[str, tuple[str, ...]] = {
     "channels-last": (),
@@ -97,7 +99,7 @@ class Bench:
                 output = run()
         # any failure inside someone else's compiler is a fact about it, not about this run
         except Exception as error:
-            return Competitor(None, name, _one_line(error))
+            return Competitor(None, name, one_line(error, LONGEST_NOTE))
         seconds = time.perf_counter() - begin
         return Competitor(run, runtime, "", seconds, self._difference(output))
 
@@ -155,7 +157,9 @@ class Bench:
             try:
                 self._onnx = export_fp32(self._model, self._images, self._file("network.onnx"))
             except Exception as error:  # whatever the exporter meets, all runtimes share it
-                self._onnx = UnsupportedError(f"ONNX export failed: {_one_line(error)}")
+                self._onnx = UnsupportedError(
+                    f"ONNX export failed: {one_line(error, LONGEST_NOTE)}"
+                )
                 raise self._onnx from error
         return self._onnx
 
@@ -186,11 +190,6 @@ def _forward(model: Callable[..., Any], images: Tensor) -> Callable[[], Any]:
             return model(images)
 
     return run
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:200]
 
 
 @contextlib.contextmanager
