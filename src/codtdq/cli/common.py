@@ -19,13 +19,16 @@ DEFAULT_MODEL = "cfrn-small"
 DEFAULT_DATASET = "camosynth"
 
 
-def verb(verbs: Any, name: str, help_text: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+def verb(
+    verbs: Any, name: str, help_text: str, examples: Sequence[str], *, program: str = "codtdq"
+) -> argparse.ArgumentParser:
     """A sub-command with examples in its help, and `--json`."""
+    lines = (f"  {program} {name} {line}".rstrip() for line in examples)
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=help_text,
         description=help_text[0].upper() + help_text[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  codtdq {name} {line}".rstrip() for line in examples),
+        epilog="examples:\n" + "\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print JSON for machines")

@@ -20,6 +20,7 @@ def mask_figure(rows: Sequence[MaskRow]) -> Figure:
     pixels = np.asarray(mask_grid(rows))
     height, width = pixels.shape[:2]
     figure = new_figure(height=height / DPI, width=width / DPI)
+    figure.set_layout_engine("none")  # one picture fills it
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(pixels, interpolation="none", aspect="auto")
     axes.set_axis_off()

@@ -17,6 +17,7 @@ from codtdq.cli.common import (
 )
 from codtdq.errors import ConfigError
 from codtdq.io import write_json
+from codtdq.lab.commands.options import numbers_or_none, whole_numbers
 from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ def register(verbs: Any) -> None:
         "--base", choices=list(PRESETS), default="cod-tdq-guarded", metavar="P",
         help="setting that the choice goes into (default cod-tdq-guarded)",
     )  # fmt: skip
-    parser.add_argument("--g", type=_groups, default=None, metavar="N,..",
+    parser.add_argument("--g", type=whole_numbers, default=None, metavar="N,..",
                         help="group sizes (default 16,32,64)")  # fmt: skip
-    parser.add_argument("--tau", type=_numbers, default=None, metavar="X,..",
+    parser.add_argument("--tau", type=numbers_or_none, default=None, metavar="X,..",
                         help="bounds C1, none: without (default 0.5,1,2,none)")  # fmt: skip
-    parser.add_argument("--zero-ratio", type=_numbers, default=None, metavar="X,..",
+    parser.add_argument("--zero-ratio", type=numbers_or_none, default=None, metavar="X,..",
                         help="bounds C2, none: without (default 0.1,0.2,0.4,none)")  # fmt: skip
     parser.add_argument("--per-layer", action="store_true",
                         help="choose for each operator on its own")  # fmt: skip
@@ -127,19 +128,3 @@ def _layers_text(layers: list[LayerChoice], mixed: Terms, selection: Selection) 
         table(["setting", "operators"], rows)
         + f"\n\nper layer: score {mixed.score:.4f}, {verdict} the one setting's {best:.4f}"
     )
-
-
-def _groups(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, e.g. 16,32") from None
-
-
-def _numbers(text: str) -> list[float | None]:
-    try:
-        return [None if word == "none" else float(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected numbers or none, e.g. 0.5,1,none"
-        ) from None

@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from codtdq.cli import bench_speed
-from codtdq.cli.common import print_json, table
-from codtdq.errors import ConfigError
+from codtdq.cli.common import print_json, table, verb
+from codtdq.lab.commands import bench_speed
+from codtdq.lab.commands.options import model_file, whole_numbers, words
 
 COLUMNS = ("S", "wF", "E_mean", "F_mean", "MAE")
 
@@ -18,39 +18,27 @@ def register(verbs: Any) -> None:
     parser = verbs.add_parser("bench", help="measure methods under one protocol")
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _register_accuracy(kinds)
-    bench_speed.register(kinds, _kind, _words)
-
-
-def _kind(kinds: Any, name: str, help_text: str, examples: list[str]) -> argparse.ArgumentParser:
-    """A benchmark with examples in its help, and `--json`."""
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        name,
-        help=help_text,
-        description=help_text[0].upper() + help_text[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  codtdq bench {name} {line}" for line in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    return parser
+    bench_speed.register(kinds)
 
 
 def _register_accuracy(kinds: Any) -> None:
-    parser = _kind(
+    parser = verb(
         kinds, "accuracy", "score methods on models and data sets, one row per cell",
         ["--out runs/all", "--models cfrn-small --methods fp32,w4a4,cod-tdq --limit 50 --out r",
          "--models cfrn --checkpoint cfrn=cfrn.pth --datasets CAMO,NC4K --data ~/cod --out r",
          "--out runs/all --resume --engine ray --address 10.0.0.1:6379"],
+        program="codtdq bench",
     )  # fmt: skip
     lists = parser.add_argument_group("the grid (comma-separated)")
     lists.add_argument(
-        "--models", type=_words, metavar="M,..", help="default cfrn-small,escnet-small"
+        "--models", type=words, metavar="M,..", help="default cfrn-small,escnet-small"
     )
-    lists.add_argument("--methods", type=_words, default=["all"], metavar="P,..",
+    lists.add_argument("--methods", type=words, default=["all"], metavar="P,..",
                        help="see `codtdq list methods` (default all)")  # fmt: skip
-    lists.add_argument("--datasets", type=_words, metavar="D,..",
+    lists.add_argument("--datasets", type=words, metavar="D,..",
                        help="default camosynth: its four test splits, a row each")  # fmt: skip
-    lists.add_argument("--seeds", type=_numbers, default=[0], metavar="N,..", help="default 0")
-    lists.add_argument("--stress", type=_words, default=["none"], metavar="S,..",
+    lists.add_argument("--seeds", type=whole_numbers, default=[0], metavar="N,..", help="default 0")
+    lists.add_argument("--stress", type=words, default=["none"], metavar="S,..",
                        help="none, outliers planted in the float model (default none)")  # fmt: skip
     lists.add_argument("--budget", default="fast", metavar="B",
                        help="fast, paper: steps of reconstruction (default fast)")  # fmt: skip
@@ -67,7 +55,8 @@ def _register_accuracy(kinds: Any) -> None:
                         help="data set, masks unused (default camosynth/calib)")  # fmt: skip
     parser.add_argument("--calibration-images", type=int, default=128, metavar="N",
                         help="how many of its images (default 128)")  # fmt: skip
-    parser.add_argument("--checkpoint", action="append", default=[], metavar="MODEL=FILE",
+    parser.add_argument("--checkpoint", type=model_file, action="append", default=[],
+                        metavar="MODEL=FILE",
                         help="released weights of a model; may be repeated")  # fmt: skip
     parser.add_argument("--untrained", action="store_true",
                         help="accept random weights where none are shipped or given")  # fmt: skip
@@ -98,7 +87,7 @@ def run_accuracy(args: argparse.Namespace) -> int:
             workers=args.workers,
             calibration=args.calibration,
             calibration_images=args.calibration_images,
-            checkpoints=_checkpoints(args.checkpoint),
+            checkpoints=dict(args.checkpoint),
             untrained=args.untrained,
             imports=args.imports,
             keep_models=args.keep_models,
@@ -136,24 +125,3 @@ def _table(rows: list[dict[str, Any]]) -> str:
         else:
             lines.append([*name, "failed", *("-" for _ in COLUMNS)])
     return table(header, lines)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in _words(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, e.g. 0,1,2") from None
-
-
-def _checkpoints(given: list[str]) -> dict[str, str]:
-    files = {}
-    for item in given:
-        model, separator, file = item.partition("=")
-        if not separator:
-            raise ConfigError(f"--checkpoint {item!r}: expected MODEL=FILE, e.g. cfrn=cfrn.pth")
-        files[model] = file
-    return files
