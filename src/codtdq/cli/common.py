@@ -15,6 +15,8 @@ from codtdq.planning.presets import PRESETS
 if TYPE_CHECKING:
     from torch import nn
 
+    from codtdq.data import Dataset
+
 DEFAULT_MODEL = "cfrn-small"
 DEFAULT_DATASET = "camosynth"
 
@@ -89,50 +91,67 @@ def add_config(
     parser.set_defaults(default_preset=default, default_method=default_method)
 
 
-def add_calibration(parser: argparse.ArgumentParser) -> None:
-    """`--calibration` and `--calibration-images`."""
+def add_calibration(parser: argparse.ArgumentParser, *, images: int = 128) -> None:
+    """`--calibration`, `--calibration-images`, and `--data-root` for sets that go by name.
+
+    images: how many are used unless the user says so.
+    """
     parser.add_argument(
-        "--calibration", metavar="D",
-        help="data set for settings that need one, masks unused (default camosynth/calib)",
+        "--calibration", metavar="NAME",
+        help="data set or folder of images to calibrate with, masks unused "
+             "(default camosynth/calib)",
     )  # fmt: skip
     parser.add_argument(
-        "--calibration-images", type=int, metavar="N", help="how many of its images (default 128)"
-    )
-
-
-def add_data(parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET) -> None:
-    """`--dataset`, `--data`, `--limit`, `--allow-missing`."""
-    parser.add_argument(
-        "--dataset", default=default, metavar="D",
-        help=f"camosynth split, benchmark name or folder (default {default})",
+        "--calibration-images", type=int, metavar="N",
+        help=f"how many of its images (default {images})",
     )  # fmt: skip
-    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
-    parser.add_argument("--limit", type=int, metavar="N", help="use at most N images")
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the benchmark sets")
+    refuse_option(
+        parser, "--data", "use --dataset or --calibration for a data set, --data-root for the "
+        "folder that holds the benchmark sets",
+    )  # fmt: skip
+
+
+def add_dataset(parser: argparse.ArgumentParser, *, limit: int | None = None) -> None:
+    """`--dataset`, `--limit`, `--allow-missing`: the images that a verb measures.
+
+    limit: how many are used unless the user says so; None: all.
+    """
+    parser.add_argument(
+        "--dataset", default=DEFAULT_DATASET, metavar="NAME[,NAME]",
+        help="camosynth split, benchmark set or folder with Imgs and GT; several count as one "
+             f"(default {DEFAULT_DATASET})",
+    )  # fmt: skip
+    shown = "use at most N images" if limit is None else f"images to use (default {limit})"
+    parser.add_argument("--limit", type=int, default=limit, metavar="N", help=shown)
     parser.add_argument(
         "--allow-missing", action="store_true", help="skip files that cannot be paired"
     )
 
 
-def add_images(
-    parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET, limit: int | None = None
-) -> None:
-    """`--data`, `--dataset`, `--limit`, for verbs that look at images rather than score a set."""
-    parser.add_argument(
-        "--data", metavar="D",
-        help=f"camosynth split or folder (default {default}); with --dataset, the folder that "
-             "holds the benchmarks",
-    )  # fmt: skip
-    parser.add_argument("--dataset", metavar="NAME", help="a benchmark by name, e.g. CAMO")
-    shown = "use at most N images" if limit is None else f"images to use (default {limit})"
-    parser.add_argument("--limit", type=int, default=limit, metavar="N", help=shown)
-    parser.set_defaults(default_data=default)
+def refuse_option(parser: argparse.ArgumentParser, option: str, advice: str) -> None:
+    """Answer an option that is no more with one line that says what to use."""
+    parser.add_argument(option, action=_Refused, advice=advice, nargs="?", help=argparse.SUPPRESS)
 
 
-def named_images(args: argparse.Namespace) -> tuple[str, str | None]:
-    """Name and root of the data set that the options of `add_images` mean."""
-    if args.dataset is not None:
-        return args.dataset, args.data
-    return args.data or args.default_data, None
+class _Refused(argparse.Action):
+    """An option that ends with an error."""
+
+    def __init__(self, *args: Any, advice: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._advice = advice
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        parser.error(f"there is no {self.option_strings[0]}: {self._advice}")
+
+
+def opened_dataset(args: argparse.Namespace) -> Dataset:
+    """The data set that the options of `add_dataset` name, below `--data-root`."""
+    from codtdq.data import open_dataset
+
+    return open_dataset(
+        args.dataset, args.data_root, limit=args.limit, allow_missing=args.allow_missing
+    )
 
 
 def add_postprocess(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +171,7 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
     from codtdq.resolve import method_for, open_config, open_model, quantize_for
 
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    root = getattr(args, "data", None)  # predict has no benchmarks
+    root = args.data_root
     method = args.method
     if method is None and not (args.preset or args.config or args.set or args.overrides):
         method = args.default_method

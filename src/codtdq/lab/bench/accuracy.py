@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from codtdq.data import open_dataset
+from codtdq.data import open_images
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES
 from codtdq.lab.bench.cells import make_grid, make_groups, row_identity
@@ -33,7 +33,7 @@ def run_accuracy(
     models: Sequence[str] = DEFAULT_MODELS,
     methods: Sequence[str] = ("all",),
     datasets: Sequence[str] = DEFAULT_DATASETS,
-    data: str | Path | None = None,
+    data_root: str | Path | None = None,
     limit: int | None = None,
     seeds: Sequence[int] = (0,),
     stress: Sequence[str] = ("none",),
@@ -53,7 +53,7 @@ def run_accuracy(
 
     Returns the rows of this grid, failed ones (`status` "error") among them.
     methods: names of `codtdq.methods.list_methods`, or "all". datasets: as `open_dataset` takes
-    them, below `data`; "camosynth" stands for its four test splits.
+    them, below `data_root`; "camosynth" stands for its four test splits.
     stress: "none", "outliers" or both: outlier channels planted in the float model first.
     resume: go on with an interrupted run; finished cells are skipped, failed ones tried again.
     engine: "local" (worker processes) or "ray" (a cluster; `address` for one that runs already).
@@ -70,12 +70,12 @@ def run_accuracy(
     for what, number in (("limit", limit), ("workers", workers),
                          ("calibration images", calibration_images)):  # fmt: skip
         at_least_one(what, number)
-    root = str(Path(data).resolve()) if data is not None else None
+    root = str(Path(data_root).resolve()) if data_root is not None else None
     sources, images = open_all(datasets, root, limit)
-    open_dataset(calibration, root, limit=calibration_images)  # a wrong name must fail now
+    open_images(calibration, root, limit=calibration_images)  # a wrong name must fail now
     settings = RunSettings(
         out=str(Path(out).resolve()),
-        data=root,
+        data_root=root,
         sources=sources,
         calibration=str(Path(calibration).resolve()) if Path(calibration).is_dir() else calibration,
         calibration_images=calibration_images,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from codtdq.data import CamoSynth, Dataset, Sample, open_dataset
+from codtdq.data import CamoSynth, Dataset, Sample, open_dataset, open_images
 from codtdq.data.dataset import checked_index
 
 # A larger set is made anew each time: a cache must not fill the disk.
@@ -92,10 +92,18 @@ class Shard:
 
 
 def open_cached(
-    spec: str, root: str | None, limit: int | None, cache: Path | None = None
+    spec: str,
+    root: str | None,
+    limit: int | None,
+    cache: Path | None = None,
+    *,
+    masks: bool = True,
 ) -> Dataset:
-    """Open a data set, through the cache if it is synthetic and `cache` is there to be used."""
-    dataset = open_dataset(spec, root, limit=limit)
+    """Open a data set, through the cache if it is synthetic and `cache` is there to be used.
+
+    masks: False takes a folder of images without masks as well.
+    """
+    dataset = (open_dataset if masks else open_images)(spec, root, limit=limit)
     if not isinstance(dataset, CamoSynth) or cache is None or not cache.is_dir():
         return dataset
     return dataset if size_of(dataset) > CACHE_BYTES else CachedSynth(dataset, cache)

@@ -48,8 +48,9 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
         cell.model, settings.checkpoints.get(cell.model), untrained=settings.untrained
     )
     images = open_cached(
-        settings.calibration, settings.data, settings.calibration_images, settings.cache_dir
-    )
+        settings.calibration, settings.data_root, settings.calibration_images,
+        settings.cache_dir, masks=False,
+    )  # fmt: skip
     calibration = CalibrationImages(model, images, count=settings.calibration_images)
     torch.manual_seed(cell.seed)
     if cell.stress is not None:

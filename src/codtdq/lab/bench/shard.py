@@ -42,7 +42,7 @@ def run_shard(
     directory: where a part that is interrupted, or finished before its cell is, waits for resume.
     """
     source = settings.sources.get(cell.dataset, cell.dataset)
-    dataset = open_cached(source, settings.data, cell.limit, settings.cache_dir)
+    dataset = open_cached(source, settings.data_root, cell.limit, settings.cache_dir)
     part = Shard(dataset, start, start + SHARD_IMAGES)
     name = hashlib.sha256(repr((cell.identity, start)).encode()).hexdigest()[:16]
     finished = directory / f"part-{name}.json"

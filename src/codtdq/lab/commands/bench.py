@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from codtdq.cli.common import print_json, table, verb
+from codtdq.cli.common import add_calibration, print_json, refuse_option, table, verb
 from codtdq.lab.commands import bench_speed
 from codtdq.lab.commands.options import model_file, whole_numbers, words
 
@@ -25,7 +25,7 @@ def _register_accuracy(kinds: Any) -> None:
     parser = verb(
         kinds, "accuracy", "score methods on models and data sets, one row per cell",
         ["--out runs/all", "--models cfrn-small --methods fp32,w4a4,cod-tdq --limit 50 --out r",
-         "--models cfrn --checkpoint cfrn=cfrn.pth --datasets CAMO,NC4K --data ~/cod --out r",
+         "--models cfrn --checkpoint cfrn=cfrn.pth --dataset CAMO,NC4K --data-root ~/cod --out r",
          "--out runs/all --resume --engine ray --address 10.0.0.1:6379"],
         program="codtdq bench",
     )  # fmt: skip
@@ -35,15 +35,15 @@ def _register_accuracy(kinds: Any) -> None:
     )
     lists.add_argument("--methods", type=words, default=["all"], metavar="P,..",
                        help="see `codtdq list methods` (default all)")  # fmt: skip
-    lists.add_argument("--datasets", type=words, metavar="D,..",
-                       help="default camosynth: its four test splits, a row each")  # fmt: skip
+    lists.add_argument("--dataset", type=words, metavar="NAME[,NAME]",
+                       help="a row each (default camosynth: its four test splits)")  # fmt: skip
+    refuse_option(parser, "--datasets", "use --dataset NAME[,NAME]")
     lists.add_argument("--seeds", type=whole_numbers, default=[0], metavar="N,..", help="default 0")
     lists.add_argument("--stress", type=words, default=["none"], metavar="S,..",
                        help="none, outliers planted in the float model (default none)")  # fmt: skip
     lists.add_argument("--budget", default="fast", metavar="B",
                        help="fast, paper: steps of reconstruction (default fast)")  # fmt: skip
     lists.add_argument("--limit", type=int, metavar="N", help="at most N images per data set")
-    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
     parser.add_argument("--out", required=True, metavar="DIR", help="where results.jsonl goes")
     parser.add_argument("--resume", action="store_true",
                         help="skip finished cells, try failed ones again")  # fmt: skip
@@ -51,10 +51,7 @@ def _register_accuracy(kinds: Any) -> None:
                         help="local or ray (default local)")  # fmt: skip
     parser.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster that is running")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: cores)")
-    parser.add_argument("--calibration", default="camosynth/calib", metavar="D",
-                        help="data set, masks unused (default camosynth/calib)")  # fmt: skip
-    parser.add_argument("--calibration-images", type=int, default=128, metavar="N",
-                        help="how many of its images (default 128)")  # fmt: skip
+    add_calibration(parser)
     parser.add_argument("--checkpoint", type=model_file, action="append", default=[],
                         metavar="MODEL=FILE",
                         help="released weights of a model; may be repeated")  # fmt: skip
@@ -67,16 +64,19 @@ def _register_accuracy(kinds: Any) -> None:
 
 def run_accuracy(args: argparse.Namespace) -> int:
     """Run the grid and print its table; exit code 1 if a cell failed."""
+    from codtdq.evaluation.calibration import CALIBRATION_IMAGES
     from codtdq.lab import bench
     from codtdq.lab.bench.accuracy import DEFAULT_DATASETS, DEFAULT_MODELS
+    from codtdq.resolve import CALIBRATION_SPLIT
 
+    count = CALIBRATION_IMAGES if args.calibration_images is None else args.calibration_images
     try:
         rows = bench.run_accuracy(
             args.out,
             models=args.models or DEFAULT_MODELS,
             methods=args.methods,
-            datasets=args.datasets or DEFAULT_DATASETS,
-            data=args.data,
+            datasets=args.dataset or DEFAULT_DATASETS,
+            data_root=args.data_root,
             limit=args.limit,
             seeds=args.seeds,
             stress=args.stress,
@@ -85,8 +85,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
             engine=args.engine,
             address=args.address,
             workers=args.workers,
-            calibration=args.calibration,
-            calibration_images=args.calibration_images,
+            calibration=args.calibration or CALIBRATION_SPLIT,
+            calibration_images=count,
             checkpoints=dict(args.checkpoint),
             untrained=args.untrained,
             imports=args.imports,
