@@ -14,9 +14,9 @@ from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
 from codtdq.errors import ConfigError
+from codtdq.metrics import foreground
 
 BOUNDARY, ELSEWHERE, NEITHER = 1, 0, -1
-OBJECT_LEVEL = 128  # masks may have gray edges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def boundary_band(mask: NDArray[np.uint8], r_in: float, r_out: float) -> NDArray
     The structuring element is the Euclidean disc of the radius. Nothing lies outside the image:
     an object that the frame cuts has no boundary there.
     """
-    inside = mask >= OBJECT_LEVEL
+    inside = foreground(mask)
     if inside.all() or not inside.any():
         return np.zeros(inside.shape, bool)
     dilated = distance_transform_edt(~inside) <= r_out

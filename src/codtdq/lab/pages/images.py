@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from codtdq.metrics import foreground
+
 LARGEST = 384  # pixels of the longer side
 BAND = (255, 176, 0)  # boundary overlay: amber stands out of greens, browns and greys
 # Dark purple to bright yellow, even in lightness and safe for colour-blind readers.
@@ -36,7 +38,7 @@ def band_uri(band: NDArray[np.uint8]) -> str:
 
 def outline_uri(mask: NDArray[np.uint8]) -> str:
     """The rim of a mask as a white line on nothing, to lie over a map."""
-    inside = np.asarray(_small(Image.fromarray(mask), Image.Resampling.NEAREST)) > 127
+    inside = foreground(np.asarray(_small(Image.fromarray(mask), Image.Resampling.NEAREST)))
     padded = np.pad(inside, 1, mode="edge")
     kept = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     picture = Image.fromarray((inside & ~kept).astype(np.uint8)).convert("P")
