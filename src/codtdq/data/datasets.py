@@ -55,6 +55,11 @@ def split_names(spec: str) -> list[str]:
     return names if len(names) > 1 and not Path(spec).exists() else [spec]
 
 
+def synthetic(name: str) -> bool:
+    """Whether a name is one of camosynth's, whatever folders there are."""
+    return name.lower().split("/", 1)[0] == SYNTHETIC
+
+
 def open_dataset(
     spec: str,
     root: Path | str | None = None,
@@ -116,8 +121,7 @@ def open_images(
             return open_images(name, root, limit=share, size=size)
 
         return _joined(spec, names, limit, opened)
-    known = spec.lower() == SYNTHETIC or spec.lower().startswith(f"{SYNTHETIC}/")
-    if not known and not (benchmark_named(spec) and root is not None):
+    if not synthetic(spec) and not (benchmark_named(spec) and root is not None):
         for path in (Path(spec), *([Path(root) / spec] if root is not None else [])):
             if path.exists():
                 return ImageFolder(path, limit=limit)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.data import open_images
+from codtdq.data.datasets import split_names, synthetic
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES
 from codtdq.lab.bench.cells import make_grid, make_groups, row_identity
@@ -77,7 +78,7 @@ def run_accuracy(
         out=str(Path(out).resolve()),
         data_root=root,
         sources=sources,
-        calibration=str(Path(calibration).resolve()) if Path(calibration).is_dir() else calibration,
+        calibration=_absolute(calibration),
         calibration_images=calibration_images,
         checkpoints=check_weights(models, checkpoints or {}, untrained),
         untrained=untrained,
@@ -113,6 +114,14 @@ class _Report:
     def running(self, titles: Sequence[str]) -> None:
         self._titles = ", ".join(titles)
         self._bar.step(0, self._titles)
+
+
+def _absolute(spec: str) -> str:
+    """Name folders in full: a worker may run somewhere else."""
+    return ",".join(
+        name if synthetic(name) or not Path(name).exists() else str(Path(name).resolve())
+        for name in split_names(spec)
+    )
 
 
 def _engine(name: str, workers: int, address: str | None) -> Engine:

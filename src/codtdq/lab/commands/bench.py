@@ -35,7 +35,7 @@ def _register_accuracy(kinds: Any) -> None:
     )
     lists.add_argument("--methods", type=words, default=["all"], metavar="P,..",
                        help="see `codtdq list methods` (default all)")  # fmt: skip
-    lists.add_argument("--dataset", type=words, metavar="NAME[,NAME]",
+    lists.add_argument("--dataset", metavar="NAME[,NAME]",
                        help="a row each (default camosynth: its four test splits)")  # fmt: skip
     refuse_option(parser, "--datasets", "use --dataset NAME[,NAME]")
     lists.add_argument("--seeds", type=whole_numbers, default=[0], metavar="N,..", help="default 0")
@@ -64,6 +64,7 @@ def _register_accuracy(kinds: Any) -> None:
 
 def run_accuracy(args: argparse.Namespace) -> int:
     """Run the grid and print its table; exit code 1 if a cell failed."""
+    from codtdq.data.datasets import split_names
     from codtdq.evaluation.calibration import CALIBRATION_IMAGES
     from codtdq.lab import bench
     from codtdq.lab.bench.accuracy import DEFAULT_DATASETS, DEFAULT_MODELS
@@ -75,7 +76,7 @@ def run_accuracy(args: argparse.Namespace) -> int:
             args.out,
             models=args.models or DEFAULT_MODELS,
             methods=args.methods,
-            datasets=args.dataset or DEFAULT_DATASETS,
+            datasets=split_names(args.dataset) if args.dataset else DEFAULT_DATASETS,
             data_root=args.data_root,
             limit=args.limit,
             seeds=args.seeds,

@@ -10,6 +10,7 @@ from codtdq.cli.common import (
     add_model,
     add_weights,
     print_json,
+    refuse_option,
     table,
     verb,
 )
@@ -47,6 +48,8 @@ def register(verbs: Any) -> None:
     parser.add_argument("--per-layer", action="store_true",
                         help="choose for each operator on its own")  # fmt: skip
     add_calibration(parser, images=IMAGES)
+    refuse_option(parser, "--dataset", "use --calibration: no label is read here")
+    refuse_option(parser, "--limit", "use --calibration-images")
     parser.add_argument("--out", metavar="FILE",
                         help="write the choice as a config file for `codtdq quantize --config`",
                         )  # fmt: skip
