@@ -98,7 +98,7 @@ def run_demo(
 
 
 def _quantized(model: nn.Module, setting: str) -> nn.Module:
-    """The model in a setting, on the native engine where that can run it."""
+    """Return the model in a setting, on the native engine where that can run it."""
     if setting == "fp32":
         return model
     if setting == PLUS:
@@ -137,7 +137,7 @@ def _speed(float_model: nn.Module, model: nn.Module) -> dict[str, float]:
 
 
 def _pictured(dataset: Dataset) -> list[int]:
-    """One image of each difficulty: the first of every quarter of the joined splits."""
+    """Return one image of each difficulty: the first of every quarter of the joined splits."""
     quarter = max(1, len(dataset) // 4)
     return [i for i in range(0, len(dataset), quarter)][:4]
 
@@ -155,7 +155,7 @@ def _verdict(naive: float, method: float) -> str:
 
 
 def conclusions(result: DemoResult) -> list[str]:
-    """What the numbers of this run say, in words that follow from them."""
+    """Return what the numbers of this run say, in words that follow from them."""
     lines = []
     for name, scores in result.scores.items():
         s = {setting: values["S"] for setting, values in scores.items()}

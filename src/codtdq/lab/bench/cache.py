@@ -55,7 +55,7 @@ class CachedSynth:
             os.close(self._file)
 
     def names(self) -> list[str]:
-        """The names of all images in order."""
+        """Return the names of all images in order."""
         return self._names
 
 
@@ -79,7 +79,7 @@ class Shard:
         return sample
 
     def names(self) -> list[str]:
-        """The names of the range."""
+        """Return the names of the range."""
         names = self._dataset.names()
         return [names[index] for index in self._range]
 
@@ -110,5 +110,5 @@ def open_cached(
 
 
 def size_of(dataset: CamoSynth) -> int:
-    """Bytes of the cache file of a data set: pixels, masks and flags."""
+    """Return the bytes of the cache file of a data set: pixels, masks and flags."""
     return len(dataset) * (4 * dataset.size**2 + 1)

@@ -50,7 +50,7 @@ def run_group(
 def finished_row(
     cell: Cell, facts: dict[str, Any], shards: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The row of a cell that went well."""
+    """Return the row of a cell that went well."""
     measured = merge_shards(shards)
     hashes = {**facts["hashes"], "dataset": measured.pop("dataset_hash")}
     parts = {**measured, **facts}
@@ -66,7 +66,7 @@ def finished_row(
 
 
 def error_row(cell: Cell, message: str) -> dict[str, Any]:
-    """The row of a cell that failed, with the reason."""
+    """Return the row of a cell that failed, with the reason."""
     return {
         **cell.to_dict(),
         "status": "error",

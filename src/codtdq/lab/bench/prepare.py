@@ -84,7 +84,7 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
 
 
 def load_group(directory: Path) -> nn.Module:
-    """The quantized model that `prepare_group` left.
+    """Return the quantized model that `prepare_group` left.
 
     Rows always come from the model as it was written, so a resumed or distributed run cannot
     differ from an uninterrupted one.
@@ -117,7 +117,7 @@ def _key(settings: RunSettings) -> dict[str, Any]:
 
 
 def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
-    """The facts of a finished calibration under the same settings."""
+    """Return the facts of a finished calibration under the same settings."""
     try:
         data = json.loads((directory / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -126,5 +126,5 @@ def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
 
 
 def _write_facts(directory: Path, settings: RunSettings, facts: dict[str, Any]) -> None:
-    """Written last and atomically: where it is, the model is complete."""
+    """Write the facts, last and atomically: where they are, the model is complete."""
     write_json(directory / FACTS, {"key": _key(settings), "facts": facts})

@@ -71,7 +71,7 @@ def _model(key: str, archive: bytes) -> nn.Module:
 
 
 def pack(directory: Path) -> bytes:
-    """Model and facts of a group's directory."""
+    """Return the model and facts of a group's directory."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name in (MODEL, FACTS):

@@ -16,7 +16,7 @@ RESULTS = "results.jsonl"
 
 
 def read_results(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a results file, or of the directory that holds it.
+    """Return the rows of a results file, or of the directory that holds it.
 
     The last row of a cell wins; a last line that was cut off while being written is left out.
     """

@@ -43,12 +43,12 @@ class RunSettings:
         return Path(self.out) / "cache"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunSettings:
-        """From `to_dict()` after a JSON round trip."""
+        """Read what `to_dict()` gave, after a JSON round trip."""
         return cls(**{**data, "imports": tuple(data["imports"])})
 
     def fixed(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ PER_IMAGE = ("S", "wF", "E_mean", "F_mean", "MAE")
 
 
 def shard_starts(images: int) -> list[int]:
-    """First image of each part."""
+    """Return the first image of each part."""
     return list(range(0, max(images, 1), SHARD_IMAGES))
 
 
@@ -71,7 +71,7 @@ def run_shard(
 
 
 def merge_shards(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The measured fields of a row, from all parts of its data set in order."""
+    """Return the measured fields of a row, from all parts of its data set in order."""
     suite = MetricSuite()
     content = hashlib.sha256()
     for shard in shards:

@@ -213,7 +213,7 @@ def run_storage(args: argparse.Namespace) -> int:
 
 
 def run_deployment(args: argparse.Namespace) -> int:
-    """The paper's table for every model."""
+    """Measure and print the paper's table for every model."""
     from codtdq.lab.bench.speed.deployment import run_deployment as measure
     from codtdq.lab.bench.speed.machine import cores
 

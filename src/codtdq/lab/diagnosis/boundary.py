@@ -63,7 +63,7 @@ def pixel_edges(boxes: Tensor, height: int, width: int) -> Tensor:
 
 
 def box_means(band: NDArray[np.bool_], edges: Tensor) -> Tensor:
-    """Mean of a band [H, W] over boxes: pi of Eq. supp_boundary_occupancy, float64 [M].
+    """Return the mean of a band [H, W] over boxes: pi of Eq. supp_boundary_occupancy, float64 [M].
 
     edges: (top, left, bottom, right) in pixels, [M, 4]. Pixels that a box cuts count by the part
     inside: the summed-area table is linear between its nodes, so its interpolation is exact.
@@ -91,7 +91,7 @@ def label(occupancy: Tensor, protocol: BoundaryProtocol) -> Tensor:
 
 
 def _at(table: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """A summed-area table [H + 1, W + 1] at fractional nodes."""
+    """Return a summed-area table [H + 1, W + 1] at fractional nodes."""
     row = y.long().clamp(0, table.shape[0] - 2)
     col = x.long().clamp(0, table.shape[1] - 2)
     v, u = y - row, x - col

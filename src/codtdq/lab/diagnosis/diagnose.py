@@ -125,7 +125,7 @@ def _check(
 
 
 def input_of(model: nn.Module, sample: Sample) -> Tensor:
-    """One image as the network takes it, [1, 3, size, size]."""
+    """Return one image as the network takes it, [1, 3, size, size]."""
     info = info_of(model)
     return to_input(sample.image, info.input_size, info.mean, info.std).unsqueeze(0)
 

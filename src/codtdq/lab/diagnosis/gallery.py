@@ -37,7 +37,7 @@ class GallerySample:
 
 
 def subsample(method: str, layer: str, seen: Observation) -> LayerSample:
-    """Evenly spaced tokens and channels of one input."""
+    """Return evenly spaced tokens and channels of one input."""
     tokens = torch.arange(0, len(seen.x), -(-len(seen.x) // SAMPLE_TOKENS))
     channels = torch.arange(0, seen.x.shape[1], -(-seen.x.shape[1] // SAMPLE_CHANNELS))
     labels = seen.labels if seen.labels is not None else torch.full((len(seen.x),), -1)

@@ -146,7 +146,7 @@ def _score(layer: str, kept_samples: Sequence[GallerySample], maps: TokenMaps) -
 
 
 def _blocks(token_map: TokenMap, table: Tensor) -> NDArray[np.int64]:
-    """The block of the image that holds the centre of each token [N]; -1 for padding."""
+    """Return the block of the image that holds the centre of each token [N]; -1 for padding."""
     first = token_map.boxes[:, 0]
     edges = table[first.clamp(min=0)].numpy()
     row, column = (np.minimum((edges[:, k] + edges[:, k + 2]) / 2 * BLOCKS, BLOCKS - 1)

@@ -32,7 +32,7 @@ class Heard:
 
 
 def heard_operators(model: nn.Module) -> dict[str, Heard]:
-    """The operators whose inputs a model quantizes; of a float model, all of them."""
+    """Return the operators whose inputs a model quantizes; of a float model, all of them."""
     found: dict[str, Heard] = {}
     for name, quant in quant_operators(model).items():
         site, spec = quant.site, quant.site.activation

@@ -29,7 +29,7 @@ class Labels:
         self._known: dict[int, Tensor] = {}
 
     def of(self, name: str, call: int, tokens: int) -> Tensor | None:
-        """Labels [N] of one call of an operator; None where the tokens have no place."""
+        """Return the labels [N] of one call of an operator; None where the tokens have no place."""
         found = self._maps.get(name, call)
         if found is None or len(found.boxes) != tokens:
             return None
@@ -84,7 +84,7 @@ class Survey:
             self._archive.write(self._image, order, name, call, seen)
 
     def records(self) -> list[LayerRecord]:
-        """One record per operator that ran, in the order of the forward pass."""
+        """Return one record per operator that ran, in the order of the forward pass."""
         records = []
         for name, order in self._order.items():
             heard = self._operators[name]
@@ -105,5 +105,5 @@ class Survey:
         return records
 
     def state_bytes(self) -> int:
-        """Bytes that the statistics hold, whatever the number of images."""
+        """Return the bytes that the statistics hold, whatever the number of images."""
         return sum(statistics.state_bytes() for statistics in self._statistics.values())

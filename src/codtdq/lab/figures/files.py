@@ -18,7 +18,7 @@ FORMATS = ("png", "svg")
 
 @styled
 def figure_bytes(figure: Figure, form: str, dpi: int = DPI) -> bytes:
-    """A figure as PNG or SVG; no date and no version of a program in it."""
+    """Return a figure as PNG or SVG; no date and no version of a program in it."""
     if form not in FORMATS:
         raise ConfigError(f"figure format {form!r}; accepted: {', '.join(FORMATS)}")
     metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}

@@ -71,7 +71,7 @@ def _draw(diagnosis: Diagnosis, folder: Path) -> list[Drawing]:
 
 
 def _pictures(item: GalleryItem, index: int, folder: Path) -> dict[str, str]:
-    """The arrays of one image as PNG files; their paths by title."""
+    """Write the arrays of one image as PNG files; returns their paths by title."""
     arrays: dict[str, NDArray[np.uint8]] = {
         "image": item.image,
         "ground-truth": item.truth,

@@ -31,16 +31,16 @@ class Candidate:
         return f"g={self.group} tau={_word(self.tau)} zr={_word(self.zero_ratio)}"
 
     def fields(self) -> dict[str, Any]:
-        """Fields of QuantConfig, and of its per-layer overrides."""
+        """Return the fields of QuantConfig, and of its per-layer overrides."""
         return {"act_group_size": self.group, "tau": self.tau, "zero_ratio": self.zero_ratio}
 
     def config(self, base: QuantConfig) -> QuantConfig:
-        """The base with this setting."""
+        """Return the base with this setting."""
         return base.replace(**self.fields())
 
     @classmethod
     def of(cls, config: QuantConfig) -> Candidate:
-        """The setting that a config has."""
+        """Return the setting that a config has."""
         return cls(config.act_group_size, config.tau, config.zero_ratio)
 
 
@@ -49,7 +49,7 @@ def candidate_grid(
     taus: Sequence[float | None] = TAUS,
     zero_ratios: Sequence[float | None] = ZERO_RATIOS,
 ) -> list[Candidate]:
-    """All combinations, each once, in the order given."""
+    """Return all combinations, each once, in the order given."""
     found = [Candidate(*values) for values in itertools.product(groups, taus, zero_ratios)]
     return list(dict.fromkeys(found))
 

@@ -24,7 +24,7 @@ SAMPLES = 2048  # values kept of one output and image: 100 blocks and 16 images 
 
 
 def feature_points(model: nn.Module, batch: Tensor) -> list[str]:
-    """Names of the modules whose outputs are compared, in running order."""
+    """Return the names of the modules whose outputs are compared, in running order."""
     bench = Workbench(model, MethodConfig(), [batch])
     return [block.name for block in find_blocks(bench)]
 
@@ -37,7 +37,7 @@ def logits_of(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def sampled(values: Tensor) -> Tensor:
-    """At most SAMPLES values of a tensor, at positions that depend on its size only."""
+    """Return at most SAMPLES values of a tensor, at positions that depend on its size only."""
     flat = values.detach().float().reshape(-1)
     if flat.numel() <= SAMPLES:
         return flat.clone()
@@ -120,7 +120,7 @@ class Drift:
         }
 
     def logits(self) -> float:
-        """The same of the mask logits."""
+        """Return the same of the mask logits."""
         return _ratio(self._error[""], self._power[""])
 
 
@@ -129,7 +129,7 @@ def _ratio(error: float, power: float) -> float:
 
 
 def _joined(seen: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    """The samples of one image, all calls of a point in one vector; empties `seen`."""
+    """Return the samples of one image, all calls of a point in one vector; empties `seen`."""
     joined = {name: torch.cat(parts) for name, parts in seen.items()}
     seen.clear()
     return joined

@@ -43,7 +43,7 @@ class LayerChoice:
     runner_up: float  # score of the next best setting: how clear the choice is
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {"name": self.name, "role": self.role, **self.candidate.fields(),
                 "score": self.score, "runner_up": self.runner_up}  # fmt: skip
 
@@ -77,7 +77,7 @@ class _Trial:
 def select_per_layer(
     selector: Selector, candidates: Sequence[Candidate], *, images: int = 2
 ) -> tuple[QuantConfig, list[LayerChoice]]:
-    """The base config with a `layer_overrides` entry per operator, and what was chosen.
+    """Return the base config with a `layer_overrides` entry per operator, and what was chosen.
 
     Operators whose setting no candidate changes (a shared range without bounds) and operators
     that no image reached get no entry.

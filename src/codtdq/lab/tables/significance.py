@@ -34,7 +34,7 @@ POOLED = "all data sets"
 def stats_table(
     scope: Scope, entries: Sequence[Entry], metric_key: str, options: Options
 ) -> Table | None:
-    """One section per data set, and one over all of them if there are several."""
+    """Return one section per data set, and one over all of them if there are several."""
     builder = _Builder(scope, entries, METRICS.get(metric_key, Metric(metric_key, metric_key)),
                        options)  # fmt: skip
     datasets = datasets_of(entries)

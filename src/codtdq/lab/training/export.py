@@ -75,7 +75,7 @@ def model_card(
     date: str,
     licence_note: str = LICENCE_NOTE,
 ) -> str:
-    """The card as Markdown; scores: validation rows of the log."""
+    """Return the card as Markdown; scores: validation rows of the log."""
     total = sum(spec.weight for spec in config.sources)
     lines = [f"# {config.model}", "", f"Date: {date}  ", f"Parameters: {parameters:,}", ""]
     lines += ["## Training data", "", "| source | what | share | held out |", "|---|---|---|---|"]

@@ -156,7 +156,7 @@ class Session:
                 save_state(self.folder.best, {"step": self.step, "weights": model.state_dict()})
 
     def evaluated(self) -> nn.Module:
-        """The network to judge and export: the average if there is one."""
+        """Return the network to judge and export: the average if there is one."""
         return self.model if self.average is None else self.average.module
 
     def save(self) -> None:

@@ -57,7 +57,7 @@ class RunFolder:
             stream.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete lines of the log."""
+        """Return all complete lines of the log."""
         if not self.log.exists():
             return []
         rows = []

@@ -20,7 +20,7 @@ _BATCH = 16
 
 
 def validation_sets(config: TrainConfig) -> dict[str, list[Sample]]:
-    """Validation images by set name: camosynth's val split and each holdout."""
+    """Return the validation images by set name: camosynth's val split and each holdout."""
     sets: dict[str, list[Sample]] = {}
     if config.val_images:
         sets["camosynth-val"] = camosynth_validation(config.val_images, config.size)
@@ -50,7 +50,7 @@ def to_masks(masks: np.ndarray) -> Tensor:
 
 @torch.inference_mode()
 def validate(model: nn.Module, info: ModelInfo, samples: Sequence[Sample]) -> dict[str, float]:
-    """Scores of an eval-mode model: S, weighted F, E, MAE, IoU at 0.5, BCE + IoU loss.
+    """Return the scores of an eval-mode model: S, weighted F, E, MAE, IoU at 0.5, BCE + IoU loss.
 
     Scores are those of soft maps at training size; they guide training and are no benchmark.
     """

@@ -150,7 +150,7 @@ class Bench:
         return lambda: list(request.infer([images]).values()), f"openvino {version} fp32"
 
     def _exported(self) -> Path:
-        """The network in ONNX, exported once."""
+        """Return the network in ONNX, exported once."""
         if isinstance(self._onnx, UnsupportedError):
             raise self._onnx
         if self._onnx is None:
@@ -164,7 +164,7 @@ class Bench:
         return self._onnx
 
     def _quantized(self) -> Path:
-        """The exported network in int8, made once."""
+        """Return the exported network in int8, made once."""
         if self._int8 is None:
             self._int8 = quantize_int8(self._exported(), self._file("network-int8.onnx"))
         return self._int8

@@ -79,7 +79,7 @@ class _Alone(nn.Module):
         self.operator = operator
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the operator gives."""
+        """Return what the operator gives."""
         return self.operator(x)
 
 
@@ -196,7 +196,7 @@ def _convolutions() -> Iterator[Case]:
 
 
 def _native(network: nn.Module, model: str | None) -> nn.Module:
-    """The operator on the engine; `model` is a network whose activation modes apply."""
+    """Return the operator on the engine; `model` is a network whose activation modes apply."""
     quantized = quantize(network, preset(PRESET, model=model))
     record = use_backend(quantized, "cpu")
     if record.fallbacks:
@@ -215,7 +215,7 @@ def _tagged(
 
 
 def _row(case: Case, threads: int, timings: dict[str, Timing]) -> dict[str, Any]:
-    """The faster layout of each side, and everything that was measured."""
+    """Return the faster layout of each side, and everything that was measured."""
     best = {}
     for tag, candidates in (("fp32", case.baselines), ("int4", case.natives)):
         best[tag] = min(
@@ -235,7 +235,7 @@ def _row(case: Case, threads: int, timings: dict[str, Timing]) -> dict[str, Any]
 
 
 def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric means over the shapes of a kind."""
+    """Return the geometric means over the shapes of a kind."""
     cells = dict.fromkeys((row["kind"], row["threads"]) for row in rows)
     means = []
     for kind, threads in cells:
