@@ -91,8 +91,11 @@ def test_only_the_registry_names_the_lab():
     for path in ROOT.rglob("*.py"):
         if path.is_relative_to(ROOT / "lab") or path == ROOT / REGISTRY:
             continue
-        strings = (n.value for n in ast.walk(ast.parse(path.read_text()))
-                   if isinstance(n, ast.Constant) and isinstance(n.value, str))  # fmt: skip
+        strings = (
+            n.value
+            for n in ast.walk(ast.parse(path.read_text()))
+            if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        )
         assert not any(text.startswith("codtdq.lab") for text in strings), path
 
 

@@ -253,6 +253,7 @@ FAILURES = {
         "there is no --data: use --dataset or --calibration",
     ),
     "old option of select": (lambda t, f: ["select", "--data", t], "--calibration"),
+    "old limit of select": (lambda t, f: ["select", "--limit", 1], "use --calibration-images"),
     "old option of diagnose": (
         lambda t, f: ["diagnose", "--data", "camosynth/val", "--out", t / "o"],
         "--dataset",

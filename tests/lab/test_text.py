@@ -19,8 +19,12 @@ class Point:
 def test_plain_gives_json_types():
     value = {1: Point(math.nan, (Point(0.5),)), "a": {2}, "b": True, "c": None}
     found = plain(value)
-    assert found == {"1": {"x": None, "near": [{"x": 0.5, "near": []}]}, "a": [2], "b": True,
-                     "c": None}  # fmt: skip
+    assert found == {
+        "1": {"x": None, "near": [{"x": 0.5, "near": []}]},
+        "a": [2],
+        "b": True,
+        "c": None,
+    }
     json.dumps(found, allow_nan=False)
 
 

@@ -97,19 +97,24 @@ def add_calibration(parser: argparse.ArgumentParser, *, images: int = 128) -> No
     images: how many are used unless the user says so.
     """
     parser.add_argument(
-        "--calibration", metavar="NAME",
+        "--calibration",
+        metavar="NAME",
         help="data set or folder of images to calibrate with, masks unused "
-             "(default camosynth/calib)",
-    )  # fmt: skip
+        "(default camosynth/calib)",
+    )
     parser.add_argument(
-        "--calibration-images", type=int, metavar="N",
+        "--calibration-images",
+        type=int,
+        metavar="N",
         help=f"how many of its images (default {images})",
-    )  # fmt: skip
+    )
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the benchmark sets")
     refuse_option(
-        parser, "--data", "use --dataset or --calibration for a data set, --data-root for the "
+        parser,
+        "--data",
+        "use --dataset or --calibration for a data set, --data-root for the "
         "folder that holds the benchmark sets",
-    )  # fmt: skip
+    )
 
 
 def add_dataset(parser: argparse.ArgumentParser, *, limit: int | None = None) -> None:
@@ -118,10 +123,12 @@ def add_dataset(parser: argparse.ArgumentParser, *, limit: int | None = None) ->
     limit: how many are used unless the user says so; None: all.
     """
     parser.add_argument(
-        "--dataset", default=DEFAULT_DATASET, metavar="NAME[,NAME]",
+        "--dataset",
+        default=DEFAULT_DATASET,
+        metavar="NAME[,NAME]",
         help="camosynth split, benchmark set or folder with Imgs and GT; several count as one "
-             f"(default {DEFAULT_DATASET})",
-    )  # fmt: skip
+        f"(default {DEFAULT_DATASET})",
+    )
     shown = "use at most N images" if limit is None else f"images to use (default {limit})"
     parser.add_argument("--limit", type=int, default=limit, metavar="N", help=shown)
     parser.add_argument(

@@ -48,9 +48,12 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
         cell.model, settings.checkpoints.get(cell.model), untrained=settings.untrained
     )
     images = open_cached(
-        settings.calibration, settings.data_root, settings.calibration_images,
-        settings.cache_dir, masks=False,
-    )  # fmt: skip
+        settings.calibration,
+        settings.data_root,
+        settings.calibration_images,
+        settings.cache_dir,
+        masks=False,
+    )
     calibration = CalibrationImages(model, images, count=settings.calibration_images)
     torch.manual_seed(cell.seed)
     if cell.stress is not None:
