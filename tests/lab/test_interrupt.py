@@ -7,6 +7,14 @@ import pytest
 from codtdq.lab.interrupt import StopRequest, interrupts_wait
 
 
+@pytest.fixture(autouse=True)
+def python_handler():
+    """A shell starts background jobs with SIGINT ignored; these tests need Python's handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_interrupts_wait_for_the_end_of_the_block():
     done = []
     with pytest.raises(KeyboardInterrupt), interrupts_wait():
