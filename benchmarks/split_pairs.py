@@ -4,7 +4,7 @@ The same images that `codtdq train --source pairs:FOLDER --holdout N` keeps out,
 can be scored on them and calibrated on others:
 
     python benchmarks/split_pairs.py CAMO-train split --holdout 100
-    codtdq bench accuracy --datasets split/held-out --calibration split/rest --out runs/photographs
+    codtdq bench accuracy --dataset split/held-out --calibration split/rest --out runs/photographs
 """
 
 from __future__ import annotations

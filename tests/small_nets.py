@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import codtdq
 import torch
 from torch import Tensor, nn
 
+import codtdq
 from codtdq.declarations import Declaration
 
 

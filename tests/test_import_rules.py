@@ -12,121 +12,120 @@ import codtdq
 ROOT = Path(codtdq.__file__).parent
 
 # A package may import itself, those listed, and the shared leaves.
-LEAVES = {"errors", "declarations", "progress", "_version", "environment", "importing", "memory"}
+LEAVES = {
+    "errors",
+    "progress",
+    "_version",
+    "environment",
+    "importing",
+    "memory",
+    "io",
+    "declarations",
+}
+QUANTIZATION = {"numerics", "schemes", "planning", "operators"}
+CORE = {*QUANTIZATION, "methods", "checkpoint", "engine", "models", "data", "metrics", "evaluation"}
 ALLOWED = {
-    "native": set(),
-    "quantizer": {"native"},
-    "planning": {"quantizer"},
-    "layers": {"native", "quantizer", "planning"},
-    "convert": {"quantizer", "planning", "layers"},
-    "gpu": {"native", "quantizer"},
-    "backends": {"native", "quantizer", "planning", "layers", "convert", "gpu"},
-    "checkpoint": {"quantizer", "planning", "layers", "convert"},
+    "numerics": set(),
+    "schemes": {"numerics"},
+    "planning": {"numerics", "schemes"},
+    "operators": {"numerics", "schemes", "planning"},
+    "engine": QUANTIZATION,
+    "checkpoint": QUANTIZATION,
+    "methods": QUANTIZATION,
     "models": {"weights"},
     "weights": set(),
     "data": set(),
     "metrics": set(),
-    "training": {"models", "data", "metrics"},
-    "evaluation": {
-        "models",
-        "data",
-        "metrics",
-        "convert",
-        "layers",
-        "checkpoint",
-        "quantizer",
-        "backends",
-    },
-    "report": set(),
-    "tables": set(),
-    "diagnosis": {
-        "convert",
-        "data",
-        "evaluation",
-        "layers",
-        "methods",
-        "metrics",
-        "planning",
-        "quantizer",
-    },
-    "figures": {"diagnosis"},
-    "pages": {"diagnosis", "figures", "tables"},
-    "methods": {"quantizer", "planning", "layers", "convert", "checkpoint", "models"},
-    "api": {
-        "backends",
-        "quantizer",
-        "planning",
-        "layers",
-        "convert",
-        "checkpoint",
-        "models",
-        "methods",
-    },
-    "opening": {"methods", "api", "checkpoint", "data", "evaluation", "models", "planning"},
-    "demo": {"api", "backends", "bench", "data", "evaluation", "models", "opening", "report"},
-    "bench": {
-        "api",
-        "opening",
-        "methods",
-        "evaluation",
-        "checkpoint",
-        "data",
-        "models",
-        "backends",
-        "native",
-        "planning",
-        "convert",
-        "metrics",
-        "layers",
-        "gpu",
-        "quantizer",
-    },
-    "doctor": {"models", "backends", "native", "gpu"},
-    "selection": {
-        "quantizer",
-        "planning",
-        "layers",
-        "convert",
-        "models",
-        "methods",
-        "evaluation",
-        "diagnosis",
-    },
-    "cli": None,  # may import everything; nothing may import it
+    "evaluation": {*QUANTIZATION, "engine", "models", "data", "metrics"},
+    "api": CORE,
+    "resolve": {*CORE, "api"},
+    "doctor": {"models", "engine"},
+    "cli": {*CORE, "api", "resolve", "doctor"},
+    "lab": {*CORE, "api", "resolve", "doctor", "cli"},
 }
+# What the laboratory shares with the command line; everything else there is for `codtdq` alone.
+OPEN_TO_THE_LAB = "codtdq.cli.common"
+REGISTRY = "cli/registry.py"  # the one file that names modules of the laboratory
+
+
+def modules_of(path):
+    """The modules of ours that a file imports, anywhere in it: codtdq.data.folder, ..."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            if node.module == "codtdq":
+                yield from (f"codtdq.{alias.name}" for alias in node.names)
+            elif (node.module or "").startswith("codtdq."):
+                yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("codtdq."))
 
 
 def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("codtdq"):
-            parts = node.module.split(".")
-            if len(parts) > 1:
-                yield parts[1]
-            else:
-                yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("codtdq."):
-                    yield alias.name.split(".")[1]
+    return {module.split(".")[1] for module in modules_of(path)}
 
 
 def files():
     for path in sorted(ROOT.rglob("*.py")):
         part = path.relative_to(ROOT).parts[0].removesuffix(".py")
         if part not in ("__init__", "__main__"):
-            yield pytest.param(path, part, id=str(path.relative_to(ROOT)))
+            yield pytest.param(path, part, id=path.relative_to(ROOT).as_posix())
 
 
 @pytest.mark.parametrize(("path", "part"), list(files()))
 def test_imports_point_down(path, part):
-    if part in LEAVES:
-        assert set(imports_of(path)) <= LEAVES
-        return
-    allowed = ALLOWED[part]
-    if allowed is None:
-        return
-    found = set(imports_of(path)) - LEAVES - {part}
+    found = imports_of(path) - LEAVES - {part}
+    allowed = set() if part in LEAVES else ALLOWED[part]
     assert found <= allowed, f"{part} must not import {sorted(found - allowed)}"
+
+
+def test_rules_name_every_package_and_have_no_circle():
+    parts = {param.values[1] for param in files()}
+    assert parts == {*ALLOWED, *LEAVES}
+    left = dict(ALLOWED)
+    while left:
+        free = {name for name, below in left.items() if not below & left.keys()}
+        assert free, f"{sorted(left)} import each other"
+        left = {name: below for name, below in left.items() if name not in free}
+
+
+def test_the_lab_uses_the_shared_part_of_the_command_line_only():
+    for path in (ROOT / "lab").rglob("*.py"):
+        found = {name for name in modules_of(path) if name.split(".")[1] == "cli"}
+        assert found <= {OPEN_TO_THE_LAB}, path
+        assert not found or path.parent.name == "commands", path
+
+
+def test_only_the_registry_names_the_lab():
+    for path in ROOT.rglob("*.py"):
+        if path.is_relative_to(ROOT / "lab") or path == ROOT / REGISTRY:
+            continue
+        strings = (
+            n.value
+            for n in ast.walk(ast.parse(path.read_text()))
+            if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        )
+        assert not any(text.startswith("codtdq.lab") for text in strings), path
+
+
+def test_every_registered_command_adds_a_verb():
+    from codtdq.cli.registry import COMMANDS
+
+    stored = {
+        f"codtdq.lab.commands.{path.stem}"
+        for path in (ROOT / "lab" / "commands").glob("*.py")
+        if "\ndef register(verbs: Any)" in path.read_text()
+    }
+    assert stored == {name for name in COMMANDS if name.startswith("codtdq.lab")}
+
+
+def test_the_help_of_the_command_line_is_light():
+    code = (
+        "import sys; from codtdq.cli.main import build_parser; build_parser(); "
+        "heavy = {'matplotlib', 'ray', 'transformers', 'triton'}; "
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_import_is_light():

@@ -83,13 +83,7 @@ def quantize(
     """
     settings = _settings(config, _module(model), {})
     done = quantize_model(
-        model,
-        settings,
-        calibration,
-        seed=seed,
-        budget=budget,
-        state_dir=state_dir,
-        inplace=inplace,
+        model, settings, calibration, seed=seed, budget=budget, state_dir=state_dir, inplace=inplace
     )
     use_backend(done, backend)
     return done
@@ -182,12 +176,4 @@ def blank_image(model: nn.Module) -> Tensor | None:
     return None if size is None else torch.zeros(1, 3, size, size)
 
 
-__all__ = [
-    "config",
-    "load",
-    "plan",
-    "preset",
-    "quantize",
-    "quantize_activation",
-    "save",
-]
+__all__ = ["config", "load", "plan", "preset", "quantize", "quantize_activation", "save"]

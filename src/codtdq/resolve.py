@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from codtdq.api import DEFAULT, config, load, quantize
-from codtdq.data import open_dataset
+from codtdq.data import open_images
 from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
@@ -80,7 +80,7 @@ def calibration_for(
     if not config.needs_calibration:
         return None
     count = count or CALIBRATION_IMAGES
-    images: Dataset = open_dataset(dataset or CALIBRATION_SPLIT, root, limit=count)
+    images: Dataset = open_images(dataset or CALIBRATION_SPLIT, root, limit=count)
     return CalibrationImages(model, images, count=count)
 
 

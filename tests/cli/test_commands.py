@@ -245,8 +245,23 @@ FAILURES = {
     "unknown data set": (lambda t, f: ["eval", *TINY, "--dataset", "NC4"], "unknown data set"),
     "benchmark without root": (lambda t, f: ["eval", *TINY, "--dataset", "NC4K"], "root folder"),
     "benchmark not found": (
-        lambda t, f: ["eval", *TINY, "--dataset", "NC4K", "--data", t],
+        lambda t, f: ["eval", *TINY, "--dataset", "NC4K", "--data-root", t],
         "NC4K",
+    ),
+    "old option of eval": (lambda t, f: ["eval", *TINY, "--data", t], "--data-root"),
+    "old option of quantize": (
+        lambda t, f: ["quantize", *TINY, f"--data={t}", "--out", t / "o"],
+        "there is no --data: use --dataset or --calibration",
+    ),
+    "old option of select": (lambda t, f: ["select", "--data", t], "--calibration"),
+    "old limit of select": (lambda t, f: ["select", "--limit", 1], "use --calibration-images"),
+    "old option of diagnose": (
+        lambda t, f: ["diagnose", "--data", "camosynth/val", "--out", t / "o"],
+        "--dataset",
+    ),
+    "old option of bench": (
+        lambda t, f: ["bench", "accuracy", "--out", t / "o", "--data", t],
+        "--data-root",
     ),
     "zero limit": (lambda t, f: ["eval", *TINY, "--limit", 0], "limit is 0"),
     "unknown field": (lambda t, f: ["plan", *NAMED, "--set", "zero_ration=1"], "zero_ratio"),
@@ -272,14 +287,8 @@ FAILURES = {
     ),
     "set without preset": (lambda t, f: ["eval", *TINY, "--set", "tau=1"], "--preset"),
     "resume without out": (lambda t, f: ["eval", *TINY, "--resume"], "--out"),
-    "no checkpoint": (
-        lambda t, f: ["eval", *TINY, "--checkpoint", t / "none.pth"],
-        "none.pth",
-    ),
-    "wrong checkpoint": (
-        lambda t, f: ["eval", *TINY, "--checkpoint", wrong_weights(t)],
-        "missing",
-    ),
+    "no checkpoint": (lambda t, f: ["eval", *TINY, "--checkpoint", t / "none.pth"], "none.pth"),
+    "wrong checkpoint": (lambda t, f: ["eval", *TINY, "--checkpoint", wrong_weights(t)], "missing"),
     "NaN checkpoint": (lambda t, f: ["eval", *TINY, "--checkpoint", nan_weights(t)], "NaN"),
     "not a checkpoint": (
         lambda t, f: ["quantize", *TINY, "--checkpoint", write(t / "a.pth", "x"), "--out", t / "o"],

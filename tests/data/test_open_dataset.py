@@ -15,6 +15,7 @@ from codtdq.data import (
     expand_dataset,
     list_datasets,
     open_dataset,
+    open_images,
 )
 from codtdq.errors import DataError
 
@@ -103,3 +104,40 @@ def test_hopeless_name_and_bad_limit():
         open_dataset("zzz")
     with pytest.raises(DataError, match="limit is -1"):
         open_dataset("camosynth", limit=-1)
+
+
+def test_several_names_are_joined_and_share_a_limit(make_folder: MakeFolder):
+    root = make_folder("set", ["a", "b"])
+    spec = f"camosynth/val, {root}"
+    data = open_dataset(spec, limit=3, size=48)
+    assert isinstance(data, JoinedDataset) and data.name == spec
+    assert [len(part) for part in data.parts] == [2, 1]
+    assert expand_dataset("CAMO,camosynth/val") == ["CAMO", "camosynth/val"]
+    with pytest.raises(DataError, match="unknown data set 'nothing'"):
+        open_dataset("camosynth/val,nothing")
+
+
+def test_a_folder_with_a_comma_in_its_name_is_one_folder(make_folder: MakeFolder):
+    comma = make_folder("x,y", ["a"])
+    assert len(open_dataset(str(comma))) == 1
+    assert expand_dataset(str(comma)) == [str(comma)]
+
+
+def test_images_need_no_masks(make_folder: MakeFolder):
+    root = make_folder("photos", ["a", "b"])
+    (root / "GT" / "b.png").unlink()
+    with pytest.raises(DataError):
+        open_dataset(str(root))
+    data = open_images(str(root))
+    assert data.names() == ["a", "b"] and data[1].mask is None
+    assert open_images(root.name, root.parent).names() == ["a", "b"]
+    assert open_images("camosynth/calib", limit=2, size=48).names() == [
+        "calib-00000",
+        "calib-00001",
+    ]
+    joined = open_images(f"{root},camosynth/calib", limit=3, size=48)
+    assert isinstance(joined, JoinedDataset) and [len(p) for p in joined.parts] == [2, 1]
+    with pytest.raises(DataError, match="unknown data set 'nothing'"):
+        open_images("nothing")
+    with pytest.raises(DataError, match="read from disk"):
+        open_images("NC4K")

@@ -10,11 +10,7 @@ import pytest
 import torch
 
 import codtdq
-from codtdq.methods import (
-    apply_method,
-    list_methods,
-    method_info,
-)
+from codtdq.methods import apply_method, list_methods, method_info
 from codtdq.methods.registry import (
     FROM_ABSTRACT,
     FROM_CODE,

@@ -344,7 +344,7 @@ def test_save_weights_leaves_no_temporary_file_when_writing_fails(
     def fail(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("codtdq.models.weights.os.replace", fail)
+    monkeypatch.setattr("codtdq.io.os.replace", fail)
     with pytest.raises(CheckpointError, match=r"cannot be written .*no space left"):
         save_weights(TinyNet(), tmp_path / "net.safetensors")
     assert list(tmp_path.iterdir()) == []

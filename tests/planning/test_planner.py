@@ -73,10 +73,7 @@ def test_patterns_and_rules_decide_in_their_order():
     assert (plan.site("stem").weight.bits, plan.site("stem").activation.bits) == (8, 8)
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["skip_patterns", "w8_patterns", "keep_a8_patterns"],
-)
+@pytest.mark.parametrize("field", ["skip_patterns", "w8_patterns", "keep_a8_patterns"])
 def test_a_pattern_that_matches_nothing_is_an_error(field):
     with pytest.raises(ConfigError, match="matches no operator"):
         codtdq.plan(small_net(), codtdq.preset("cod-tdq", **{field: ["atn.*"]}))

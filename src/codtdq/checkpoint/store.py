@@ -24,13 +24,7 @@ from codtdq.errors import CheckpointError, CodtdqError
 from codtdq.numerics.floats import BLOCK, BlockFloats
 from codtdq.operators.conversion import restore_structure
 from codtdq.operators.quantized import quant_operators
-from codtdq.operators.record import (
-    RECORD,
-    QuantRecord,
-    architecture_of,
-    is_quantized,
-    record_of,
-)
+from codtdq.operators.record import RECORD, QuantRecord, architecture_of, is_quantized, record_of
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +13,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    from codtdq.data import Dataset
+
 DEFAULT_MODEL = "cfrn-small"
 DEFAULT_METHOD = "cod-tdq-plus"  # as in Python
 DEFAULT_DATASET = "camosynth"
 
 
-def verb(verbs: Any, name: str, help_text: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+def verb(
+    verbs: Any, name: str, help_text: str, examples: Sequence[str], *, program: str = "codtdq"
+) -> argparse.ArgumentParser:
     """A sub-command with examples in its help, and `--json`."""
+    lines = (f"  {program} {name} {line}".rstrip() for line in examples)
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=help_text,
         description=help_text[0].upper() + help_text[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  codtdq {name} {line}".rstrip() for line in examples),
+        epilog="examples:\n" + "\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
@@ -88,50 +91,74 @@ def add_config(
     parser.set_defaults(default_method=default)
 
 
-def add_calibration(parser: argparse.ArgumentParser) -> None:
-    """`--calibration` and `--calibration-images`."""
+def add_calibration(parser: argparse.ArgumentParser, *, images: int = 128) -> None:
+    """`--calibration`, `--calibration-images`, and `--data-root` for sets that go by name.
+
+    images: how many are used unless the user says so.
+    """
     parser.add_argument(
-        "--calibration", metavar="D",
-        help="data set for settings that need one, masks unused (default camosynth/calib)",
-    )  # fmt: skip
+        "--calibration",
+        metavar="NAME",
+        help="data set or folder of images to calibrate with, masks unused "
+        "(default camosynth/calib)",
+    )
     parser.add_argument(
-        "--calibration-images", type=int, metavar="N", help="how many of its images (default 128)"
+        "--calibration-images",
+        type=int,
+        metavar="N",
+        help=f"how many of its images (default {images})",
+    )
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the benchmark sets")
+    refuse_option(
+        parser,
+        "--data",
+        "use --dataset or --calibration for a data set, --data-root for the "
+        "folder that holds the benchmark sets",
     )
 
 
-def add_data(parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET) -> None:
-    """`--dataset`, `--data`, `--limit`, `--allow-missing`."""
+def add_dataset(parser: argparse.ArgumentParser, *, limit: int | None = None) -> None:
+    """`--dataset`, `--limit`, `--allow-missing`: the images that a verb measures.
+
+    limit: how many are used unless the user says so; None: all.
+    """
     parser.add_argument(
-        "--dataset", default=default, metavar="D",
-        help=f"camosynth split, benchmark name or folder (default {default})",
-    )  # fmt: skip
-    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
-    parser.add_argument("--limit", type=int, metavar="N", help="use at most N images")
+        "--dataset",
+        default=DEFAULT_DATASET,
+        metavar="NAME[,NAME]",
+        help="camosynth split, benchmark set or folder with Imgs and GT; several count as one "
+        f"(default {DEFAULT_DATASET})",
+    )
+    shown = "use at most N images" if limit is None else f"images to use (default {limit})"
+    parser.add_argument("--limit", type=int, default=limit, metavar="N", help=shown)
     parser.add_argument(
         "--allow-missing", action="store_true", help="skip files that cannot be paired"
     )
 
 
-def add_images(
-    parser: argparse.ArgumentParser, *, default: str = DEFAULT_DATASET, limit: int | None = None
-) -> None:
-    """`--data`, `--dataset`, `--limit`, for verbs that look at images rather than score a set."""
-    parser.add_argument(
-        "--data", metavar="D",
-        help=f"camosynth split or folder (default {default}); with --dataset, the folder that "
-             "holds the benchmarks",
-    )  # fmt: skip
-    parser.add_argument("--dataset", metavar="NAME", help="a benchmark by name, e.g. CAMO")
-    shown = "use at most N images" if limit is None else f"images to use (default {limit})"
-    parser.add_argument("--limit", type=int, default=limit, metavar="N", help=shown)
-    parser.set_defaults(default_data=default)
+def refuse_option(parser: argparse.ArgumentParser, option: str, advice: str) -> None:
+    """Answer an option that is no more with one line that says what to use."""
+    parser.add_argument(option, action=_Refused, advice=advice, nargs="?", help=argparse.SUPPRESS)
 
 
-def named_images(args: argparse.Namespace) -> tuple[str, str | None]:
-    """Name and root of the data set that the options of `add_images` mean."""
-    if args.dataset is not None:
-        return args.dataset, args.data
-    return args.data or args.default_data, None
+class _Refused(argparse.Action):
+    """An option that ends with an error."""
+
+    def __init__(self, *args: Any, advice: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._advice = advice
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        parser.error(f"there is no {self.option_strings[0]}: {self._advice}")
+
+
+def opened_dataset(args: argparse.Namespace) -> Dataset:
+    """The data set that the options of `add_dataset` name, below `--data-root`."""
+    from codtdq.data import open_dataset
+
+    return open_dataset(
+        args.dataset, args.data_root, limit=args.limit, allow_missing=args.allow_missing
+    )
 
 
 def add_postprocess(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +191,7 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
         model,
         config,
         dataset=args.calibration,
-        root=getattr(args, "data", None),  # predict has no benchmarks
+        root=args.data_root,
         count=args.calibration_images,
         seed=args.seed,
         budget=args.budget,
@@ -182,25 +209,6 @@ def print_json(data: Any) -> None:
     """One JSON document on stdout."""
     json.dump(data, sys.stdout, indent=2)
     sys.stdout.write("\n")
-
-
-def write_json(path: str | Path, data: Any) -> None:
-    """Write a JSON file atomically."""
-    write_text(path, json.dumps(data, indent=1) + "\n")
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file atomically."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".codtdq-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

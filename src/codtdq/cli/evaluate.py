@@ -8,16 +8,17 @@ from typing import Any
 from codtdq.cli.common import (
     add_calibration,
     add_config,
-    add_data,
+    add_dataset,
     add_model,
     add_postprocess,
     add_weights,
+    opened_dataset,
     opened_model,
     print_json,
     table,
     verb,
-    write_json,
 )
+from codtdq.io import write_json
 
 COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "MAE")
 
@@ -27,14 +28,14 @@ def register(verbs: Any) -> None:
     parser = verb(
         verbs, "eval", "score a model on a data set",
         ["", "--preset cod-tdq --dataset camosynth/test-easy",
-         "--model cfrn --checkpoint cfrn.pth --dataset NC4K --data ~/cod --out nc4k.json",
+         "--model cfrn --checkpoint cfrn.pth --dataset NC4K --data-root ~/cod --out nc4k.json",
          "--model cfrn-w4a4 --dataset ~/cod/TestDataset/CAMO --resume --out camo.json"],
     )  # fmt: skip
     add_model(parser)
     add_weights(parser)
     add_config(parser, None)
     add_calibration(parser)
-    add_data(parser)
+    add_dataset(parser)
     parser.add_argument("--out", metavar="FILE", help="write a JSON result with provenance")
     parser.add_argument("--resume", action="store_true", help="go on after an interruption")
     parser.add_argument("--batch", type=int, metavar="B", help="images per forward pass")
@@ -44,22 +45,19 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Evaluate and print one row."""
-    from codtdq.data import open_dataset
     from codtdq.errors import ConfigError
     from codtdq.evaluation import evaluate
 
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
     model = opened_model(args)
-    dataset = open_dataset(
-        args.dataset, args.data, limit=args.limit, allow_missing=args.allow_missing
-    )
+    dataset = opened_dataset(args)
     state = f"{args.out}.partial" if args.out else None
     result = evaluate(model, dataset, batch_size=args.batch, postprocess=args.postprocess,
                       state_file=state, resume=args.resume)  # fmt: skip
     data = result.to_dict()
     if args.out:
-        write_json(args.out, data)
+        write_json(args.out, data, indent=1)
     if args.json:
         print_json({k: v for k, v in data.items() if k != "per_image"})
         return

@@ -11,42 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from codtdq._version import __version__
-from codtdq.cli import (
-    bench,
-    demo,
-    diagnose,
-    doctor,
-    evaluate,
-    inspect,
-    predict,
-    quantize,
-    report,
-    select,
-    sensitivity,
-    synth,
-    table,
-    train,
-)
+from codtdq.cli.registry import register_commands
 from codtdq.engine.cpu import keep_memory
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
-
-VERBS = (
-    demo,
-    inspect,
-    doctor,
-    quantize,
-    evaluate,
-    predict,
-    select,
-    sensitivity,
-    diagnose,
-    bench,
-    train,
-    synth,
-    table,
-    report,
-)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,8 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in VERBS:
-        module.register(verbs)
+    register_commands(verbs)
     return parser
 
 

@@ -34,7 +34,6 @@ def register(verbs: Any) -> None:
     parser.add_argument("--resume", action="store_true",
                         help="go on with a calibration that was stopped")  # fmt: skip
     add_calibration(parser)
-    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
     parser.set_defaults(run=run)
 
 

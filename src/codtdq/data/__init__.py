@@ -3,7 +3,13 @@
 from codtdq.data.benchmarks import BENCHMARKS, find_dataset
 from codtdq.data.camosynth import VERSION, CamoSynth, generate
 from codtdq.data.dataset import Dataset, JoinedDataset
-from codtdq.data.datasets import DatasetInfo, expand_dataset, list_datasets, open_dataset
+from codtdq.data.datasets import (
+    DatasetInfo,
+    expand_dataset,
+    list_datasets,
+    open_dataset,
+    open_images,
+)
 from codtdq.data.export import export_synth
 from codtdq.data.folder import ImageFolder, ImageMaskFolder
 from codtdq.data.pixels import ImageLike, to_pixels
@@ -29,5 +35,6 @@ __all__ = [
     "generate",
     "list_datasets",
     "open_dataset",
+    "open_images",
     "to_pixels",
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from codtdq.data.benchmarks import BENCHMARKS, benchmark_named, find_dataset
 from codtdq.data.camosynth import DEFAULT_SIZE, CamoSynth
 from codtdq.data.dataset import Dataset, JoinedDataset, check_limit
-from codtdq.data.folder import ImageMaskFolder
+from codtdq.data.folder import ImageFolder, ImageMaskFolder
 from codtdq.data.splits import SPLITS, TEST_SPLITS
 from codtdq.errors import DataError
 
@@ -40,9 +41,23 @@ def list_datasets() -> list[DatasetInfo]:
 
 def expand_dataset(spec: str) -> list[str]:
     """Split a spec that stands for several data sets into one spec per result row."""
+    names = split_names(spec)
+    if len(names) > 1:
+        return [name for part in names for name in expand_dataset(part)]
     if spec.lower() == SYNTHETIC:
         return [f"{SYNTHETIC}/{name}" for name in TEST_SPLITS]
     return [spec]
+
+
+def split_names(spec: str) -> list[str]:
+    """Split `NAME,NAME`; what exists under the whole name stays whole."""
+    names = [name.strip() for name in spec.split(",") if name.strip()]
+    return names if len(names) > 1 and not Path(spec).exists() else [spec]
+
+
+def synthetic(name: str) -> bool:
+    """Whether a name is one of camosynth's, whatever folders there are."""
+    return name.lower().split("/", 1)[0] == SYNTHETIC
 
 
 def open_dataset(
@@ -55,16 +70,23 @@ def open_dataset(
 ) -> Dataset:
     """Open a data set with masks.
 
-    spec: a name from `list_datasets` in any case, or the path of a folder (also below root).
+    spec: a name from `list_datasets` in any case, or the path of a folder (also below root);
+        several, with commas between them, are joined.
     root: the folder that holds the benchmarks; needed for their names only.
     limit: use at most so many images (spread evenly over parts and folders).
     size: side of synthetic images; files keep their own size.
     allow_missing: skip files that cannot be paired, with a note, instead of raising DataError.
     """
     check_limit(limit)
+    names = split_names(spec)
     known = spec.lower()
-    if known == SYNTHETIC:
-        return _joined_tests(size, limit)
+    if len(names) > 1 or known == SYNTHETIC:
+        parts = names if len(names) > 1 else expand_dataset(SYNTHETIC)
+
+        def opened(name: str, share: int | None) -> Dataset:
+            return open_dataset(name, root, limit=share, size=size, allow_missing=allow_missing)
+
+        return _joined(SYNTHETIC if known == SYNTHETIC else spec, parts, limit, opened)
     if known.startswith(f"{SYNTHETIC}/"):
         split = known.split("/", 1)[1]
         if split in SPLITS:
@@ -79,21 +101,43 @@ def open_dataset(
     if benchmark is not None:
         raise DataError(
             f"{benchmark.name} is read from disk; give the root folder that holds it "
-            f"(e.g. one with TestDataset/{benchmark.name})"
+            f"(--data-root; e.g. one with TestDataset/{benchmark.name})"
         )
     raise _unknown(spec)
 
 
-def _joined_tests(size: int, limit: int | None) -> JoinedDataset:
-    """Join the test splits; a limit is shared evenly, earlier splits get the remainder."""
-    parts: list[Dataset] = []
-    for position, name in enumerate(TEST_SPLITS):
-        share = None
-        if limit is not None:
-            share = (limit + len(TEST_SPLITS) - 1 - position) // len(TEST_SPLITS)
+def open_images(
+    spec: str, root: Path | str | None = None, *, limit: int | None = None, size: int = DEFAULT_SIZE
+) -> Dataset:
+    """Open a data set for its images alone: what `open_dataset` takes, and any folder of images.
+
+    A folder is read without its masks, so that none is needed.
+    """
+    check_limit(limit)
+    names = split_names(spec)
+    if len(names) > 1:
+
+        def opened(name: str, share: int | None) -> Dataset:
+            return open_images(name, root, limit=share, size=size)
+
+        return _joined(spec, names, limit, opened)
+    if not synthetic(spec) and not (benchmark_named(spec) and root is not None):
+        for path in (Path(spec), *([Path(root) / spec] if root is not None else [])):
+            if path.exists():
+                return ImageFolder(path, limit=limit)
+    return open_dataset(spec, root, limit=limit, size=size)
+
+
+def _joined(
+    name: str, parts: Sequence[str], limit: int | None, opened: Callable[[str, int | None], Dataset]
+) -> JoinedDataset:
+    """Join data sets; a limit is shared evenly, earlier ones get the remainder."""
+    found: list[Dataset] = []
+    for position, part in enumerate(parts):
+        share = None if limit is None else (limit + len(parts) - 1 - position) // len(parts)
         if share != 0:
-            parts.append(CamoSynth(name, size=size, limit=share))
-    return JoinedDataset(SYNTHETIC, parts)
+            found.append(opened(part, share))
+    return JoinedDataset(name, found)
 
 
 def _unknown(spec: str) -> DataError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from PIL import Image
 
 from codtdq.data.camosynth import DEFAULT_SIZE, VERSION, check_request, generate
 from codtdq.errors import DataError
+from codtdq.io import write_bytes, write_json
 
 INFO_FILE = "camosynth.json"
 
@@ -39,11 +38,11 @@ def export_synth(
             sample = generate(split, index, size)
             assert sample.mask is not None, "synthetic samples always have a mask"
             target = out / "Imgs" / f"{sample.name}.png"
-            _write_whole(target, _png(sample.image))
-            _write_whole(out / "GT" / f"{sample.name}.png", _png(sample.mask))
+            write_bytes(target, _png(sample.image))
+            write_bytes(out / "GT" / f"{sample.name}.png", _png(sample.mask))
             written.append(target)
         info = {"version": VERSION, "split": split, "count": count, "size": size}
-        _write_whole(out / INFO_FILE, (json.dumps(info, indent=2) + "\n").encode())
+        write_json(out / INFO_FILE, info, indent=2)
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error.strerror})") from error
     return written
@@ -60,13 +59,3 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG")
     return buffer.getvalue()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename: a reader never sees half a file."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

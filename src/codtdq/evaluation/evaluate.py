@@ -7,7 +7,6 @@ data set, so that a result never depends on timing.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from codtdq.evaluation.batching import batch_size_for
 from codtdq.evaluation.masks import to_mask
 from codtdq.evaluation.predict import info_of, mask_logits
 from codtdq.evaluation.provenance import provenance
+from codtdq.io import write_json
 from codtdq.metrics import MetricSuite
 from codtdq.models.registry import ModelInfo
 from codtdq.progress import Progress
@@ -230,10 +230,7 @@ class _State:
         if self._path is None or len(suite) == 0:
             return
         self._saved = time.monotonic()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        temporary.write_text(json.dumps({"key": self._key, "suite": suite.state_dict()}))
-        os.replace(temporary, self._path)
+        write_json(self._path, {"key": self._key, "suite": suite.state_dict()})
 
     def discard(self) -> None:
         if self._path is not None:

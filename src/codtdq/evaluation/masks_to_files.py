@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch import nn
 from codtdq.data.dataset import Dataset
 from codtdq.errors import DataError
 from codtdq.evaluation.predict import predict
+from codtdq.io import write_bytes
 from codtdq.progress import Progress
 
 TINT = np.array([255, 64, 32], dtype=np.float32)  # of the predicted object in an overlay
@@ -65,10 +65,6 @@ def _check_names(sources: Sequence[Dataset]) -> None:
 
 def _write(path: Path, pixels: NDArray[np.uint8]) -> Path:
     """Write a PNG whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG")
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(buffer.getvalue())
-    os.replace(temporary, path)
-    return path
+    return write_bytes(path, buffer.getvalue())

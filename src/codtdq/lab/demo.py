@@ -22,8 +22,9 @@ from codtdq.data.dataset import Dataset
 from codtdq.engine import backend_of, use_backend
 from codtdq.environment import environment
 from codtdq.evaluation import CalibrationImages, LayerLoss, evaluate, layer_losses, predict
+from codtdq.io import atomic_path
 from codtdq.lab.bench.speed.timing import interleaved, speedup
-from codtdq.lab.gallery import Panel, save_gallery
+from codtdq.lab.mask_grid import MaskRow, mask_grid
 from codtdq.models import create_model
 from codtdq.resolve import quantize_for
 
@@ -65,7 +66,7 @@ def run_demo(
     """Quantize and score both small models; write `demo.png` to `out` unless it is None."""
     start = time.perf_counter()
     result = DemoResult(images)
-    panels: list[Panel] = []
+    rows: list[MaskRow] = []
     for name in MODELS:
         dataset = open_dataset("camosynth", limit=images)
         float_model = create_model(name)
@@ -84,18 +85,20 @@ def run_demo(
             if setting == DIAGNOSED:
                 inputs = CalibrationImages(model, dataset, count=4)
                 result.worst[name] = layer_losses(model, inputs)[:5]
-        panels += [
-            Panel(name, dataset[i].image, _mask(dataset, i), {s: masks[s][k] for s in PICTURED})
+        rows += [
+            MaskRow(name, dataset[i].image, _mask(dataset, i), {s: masks[s][k] for s in PICTURED})
             for k, i in enumerate(shown)
         ]
     if out is not None:
-        result.picture = save_gallery(Path(out) / "demo.png", panels)
+        result.picture = Path(out) / "demo.png"
+        with atomic_path(result.picture) as temporary:
+            mask_grid(rows).save(temporary, format="PNG")
     result.seconds = time.perf_counter() - start
     return result
 
 
 def _quantized(model: nn.Module, setting: str) -> nn.Module:
-    """The model in a setting, on the native engine where that can run it."""
+    """Return the model in a setting, on the native engine where that can run it."""
     if setting == "fp32":
         return model
     if setting == PLUS:
@@ -134,7 +137,7 @@ def _speed(float_model: nn.Module, model: nn.Module) -> dict[str, float]:
 
 
 def _pictured(dataset: Dataset) -> list[int]:
-    """One image of each difficulty: the first of every quarter of the joined splits."""
+    """Return one image of each difficulty: the first of every quarter of the joined splits."""
     quarter = max(1, len(dataset) // 4)
     return [i for i in range(0, len(dataset), quarter)][:4]
 
@@ -152,7 +155,7 @@ def _verdict(naive: float, method: float) -> str:
 
 
 def conclusions(result: DemoResult) -> list[str]:
-    """What the numbers of this run say, in words that follow from them."""
+    """Return what the numbers of this run say, in words that follow from them."""
     lines = []
     for name, scores in result.scores.items():
         s = {setting: values["S"] for setting, values in scores.items()}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError
+from codtdq.io import atomic_path
 from codtdq.methods.rivals.blocks import Block, tensors_of
 from codtdq.methods.workbench import Workbench
 from codtdq.operators.quantized import QuantOperator
@@ -68,11 +67,8 @@ class BlockStore:
                     tensors[f"{site.name}|{part}|{leaf}"] = buffer.detach().contiguous().clone()
         meta = {"key": self.key, "block": block.name, "operators": operators, "report": report}
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.directory, prefix=".block-")
-            os.close(handle)
-            save_file(tensors, name, metadata={"state": json.dumps(meta)})
-            os.replace(name, self._path(index))
+            with atomic_path(self._path(index)) as temporary:
+                save_file(tensors, temporary, metadata={"state": json.dumps(meta)})
         except OSError as error:
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror}") from error
 

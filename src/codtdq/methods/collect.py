@@ -149,10 +149,7 @@ def observe(
 
 
 def initialise_in_order(
-    bench: Workbench,
-    sites: Iterable[Site],
-    start: Callable[[Site, Tensor], None],
-    batch: Tensor,
+    bench: Workbench, sites: Iterable[Site], start: Callable[[Site, Tensor], None], batch: Tensor
 ) -> None:
     """One forward pass in which `start(site, input)` sets up each operator just before it first
     runs, so that later operators see what earlier ones, already quantized, give.

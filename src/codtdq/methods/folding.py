@@ -56,11 +56,7 @@ def can_rescale_at_operator(site: Site, *, with_shift: bool = False) -> bool:
 
 
 def rescale_at_operator(
-    bench: Workbench,
-    site: Site,
-    inner: InputScheme,
-    scale: Tensor,
-    shift: Tensor | None = None,
+    bench: Workbench, site: Site, inner: InputScheme, scale: Tensor, shift: Tensor | None = None
 ) -> QuantOperator:
     """Quantize (x - shift) / scale by `inner`; the operator's weight and bias undo the rescaling.
 

@@ -67,9 +67,7 @@ class Workbench:
         planned = {site.name: site for site in self.plan.in_scope}
         return [
             dataclasses.replace(
-                planned[name],
-                module=self.model.get_submodule(name),
-                source=self.graph.inputs[name],
+                planned[name], module=self.model.get_submodule(name), source=self.graph.inputs[name]
             )
             for name in self.graph.order
             if name in planned

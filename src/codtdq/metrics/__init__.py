@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codtdq.metrics.measure import ImageScores, measure
+from codtdq.metrics.pair import foreground
 from codtdq.metrics.suite import MetricSuite
 
-__all__ = ["ImageScores", "MetricSuite", "measure"]
+__all__ = ["ImageScores", "MetricSuite", "foreground", "measure"]

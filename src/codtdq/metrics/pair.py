@@ -31,6 +31,15 @@ class Pair:
     values: NDArray[np.float64]
 
 
+def foreground(mask: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which pixels of a grey mask are object: those above 128, whatever its shape.
+
+    The one place that says so; a pixel of exactly 128 is background.
+    """
+    found: NDArray[np.bool_] = mask > MASK_THRESHOLD
+    return found
+
+
 def prepare(pred: NDArray[np.uint8], gt: NDArray[np.uint8]) -> Pair:
     """Check both maps and apply the protocol: mask = gt > 128, prediction min-max scaled."""
     _check_map(pred, "prediction")
@@ -41,7 +50,7 @@ def prepare(pred: NDArray[np.uint8], gt: NDArray[np.uint8]) -> Pair:
             "both must have the same size; resize the prediction to the ground truth first"
         )
     lowest, highest = int(pred.min()), int(pred.max())
-    mask = np.ascontiguousarray(gt > MASK_THRESHOLD)
+    mask = np.ascontiguousarray(foreground(gt))
     return Pair(pred, mask, lowest, highest, _level_values(lowest, highest))
 
 

@@ -15,12 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codtdq.models.registry import register_model
-from codtdq.models.swin import (
-    SwinConfig,
-    SwinTransformer,
-    init_tokens,
-    tokens_to_map,
-)
+from codtdq.models.swin import SwinConfig, SwinTransformer, init_tokens, tokens_to_map
 
 EEM_CHANNELS = 32
 _SOURCE = "Song et al., Continuous Feature Representation for COD, IEEE TIP 2025"

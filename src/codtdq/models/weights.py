@@ -6,9 +6,7 @@ must fit exactly, because a partly loaded network still produces plausible masks
 
 from __future__ import annotations
 
-import os
 import pickle
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 import codtdq.weights
 from codtdq._version import __version__
 from codtdq.errors import CheckpointError
+from codtdq.io import atomic_path
 
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
@@ -87,16 +86,8 @@ def save_weights(model: nn.Module, path: str | Path, dtype: torch.dtype = torch.
 def _write_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     """Write beside the target and rename, so that a reader never sees half a file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
-        try:
+        with atomic_path(path) as temporary:
             save_file(tensors, temporary, metadata)
-            temporary.chmod(0o644)  # mkstemp makes private files
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be written ({_one_line(error)})") from error
 

@@ -122,11 +122,7 @@ class ActivationResult:
 
 
 def quantize(
-    x: Tensor,
-    spec: ActivationSpec,
-    *,
-    layout: str = "last",
-    radius: Tensor | None = None,
+    x: Tensor, spec: ActivationSpec, *, layout: str = "last", radius: Tensor | None = None
 ) -> ActivationResult:
     """Quantize x under `spec`.
 

@@ -16,12 +16,7 @@ from codtdq.operators.quantized import QuantOperator, operator_for
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
 from codtdq.planning.roles import QUANTIZABLE
-from codtdq.schemes.base import (
-    InputScheme,
-    WeightScheme,
-    build_input_scheme,
-    build_weight_scheme,
-)
+from codtdq.schemes.base import InputScheme, WeightScheme, build_input_scheme, build_weight_scheme
 
 
 def install(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from codtdq.declarations import ROLES as ROLES
 from codtdq.errors import ConfigError
 from codtdq.numerics.spec import (
     ActivationSpec,
@@ -23,7 +24,6 @@ from codtdq.numerics.spec import (
     check_share,
 )
 
-ROLES = ("attention", "mlp", "linear", "conv", "depthwise", "first")
 FIRST_LAYER = ("quantize", "a8", "w8a8", "float")
 COMPUTE_DTYPES = ("fp32", "fp16")
 FLOAT_STORAGES = ("fp32", "block8")

@@ -21,12 +21,7 @@ from codtdq.schemes.inputs import DynamicToken, StaticUniform
 from codtdq.schemes.pixel_groups import PixelGroups
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
-from codtdq.schemes.weight_groups import (
-    GroupedWeight,
-    ScaleFormat,
-    group_index,
-    weight_rows,
-)
+from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat, group_index, weight_rows
 from small_nets import simulate
 
 pytestmark = needs_engine

@@ -49,7 +49,7 @@ def command(out, *more):
     return [
         sys.executable, "-m", "codtdq", "--import", str(PLUGIN), "bench", "accuracy",
         "--models", "test-bench", "--untrained", "--calibration-images", "2", "--methods",
-        "fp32,w4a4", "--datasets", ",".join(SETS), "--workers", "1", "--out", str(out), *more,
+        "fp32,w4a4", "--dataset", ",".join(SETS), "--workers", "1", "--out", str(out), *more,
     ]  # fmt: skip
 
 
@@ -91,8 +91,9 @@ def test_ctrl_c_keeps_finished_rows_and_resume_completes(tmp_path):
     [
         (["--models", "cfrn-smal"], "unknown model 'cfrn-smal'; did you mean cfrn-small"),
         (["--methods", "cod-tqd"], "unknown method 'cod-tqd'; did you mean cod-tdq"),
-        (["--datasets", "camosynth/test-eazy"], "did you mean 'camosynth/test-easy'"),
-        (["--datasets", "NC4K"], "NC4K is read from disk"),
+        (["--dataset", "camosynth/test-eazy"], "did you mean 'camosynth/test-easy'"),
+        (["--dataset", "NC4K"], "NC4K is read from disk"),
+        (["--datasets", "NC4K"], "use --dataset NAME[,NAME]"),
         (["--calibration", "nothing"], "unknown data set 'nothing'"),
         (["--stress", "outlier"], "did you mean outliers"),
         (["--budget", "papers"], "did you mean paper"),

@@ -68,7 +68,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
         (["--images", "-1"], "--images is -1; accepted: 0 or more"),
         (["--limit", "0"], "0"),
         (["--model", "nothing"], "unknown model 'nothing'"),
-        (["--data", "camosynth/nothing"], "camosynth/nothing"),
+        (["--dataset", "camosynth/nothing"], "camosynth/nothing"),
     ],
 )
 def test_wrong_input_is_one_line_before_any_work(words, message, tmp_path, capsys, monkeypatch):
@@ -80,7 +80,7 @@ def test_wrong_input_is_one_line_before_any_work(words, message, tmp_path, capsy
 
 def test_a_real_diagnosis_from_the_command_line(tmp_path, capsys, browser):
     out = tmp_path / "run"
-    words = ["diagnose", "--method", "w4a4", "--data", "camosynth/test-easy", "--limit", "1",
+    words = ["diagnose", "--method", "w4a4", "--dataset", "camosynth/test-easy", "--limit", "1",
              "--images", "1", "--r-in", "2", "--no-figures", "--out", str(out)]  # fmt: skip
     assert main(words) == 0
     said = capsys.readouterr()

@@ -264,8 +264,8 @@ def test_the_command_needs_no_masks_and_its_config_goes_into_quantize(tmp_path, 
     folder.mkdir()
     Image.fromarray(open_dataset("camosynth/calib", limit=1)[0].image).save(folder / "one.png")
     out = tmp_path / "selected.json"
-    argv = ["select", "--g", "16,32", "--tau", "none", "--zero-ratio", "0.2,none", "--limit", "1",
-            "--data", str(folder), "--per-layer", "--out", str(out), "--json"]  # fmt: skip
+    argv = ["select", "--g", "16,32", "--tau", "none", "--zero-ratio", "0.2,none",
+            "--calibration", str(folder), "--per-layer", "--out", str(out), "--json"]  # fmt: skip
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)
     scores = [row["score"] for row in found["candidates"]]
@@ -286,12 +286,12 @@ def test_the_command_needs_no_masks_and_its_config_goes_into_quantize(tmp_path, 
         (["--g", "0"], "act_group_size is 0"),
         (["--tau", "-1"], "tau is -1.0"),
         (["--zero-ratio", "2"], "zero_ratio is 2.0"),
-        (["--limit", "0"], "--limit is 0"),
+        (["--calibration-images", "0"], "--calibration-images is 0"),
     ],
 )
 def test_wrong_usage_is_one_line_and_writes_nothing(argv, message, tmp_path, capsys):
     out = tmp_path / "x.json"
-    assert main(["select", "--limit", "1", *argv, "--out", str(out)]) == 2
+    assert main(["select", "--calibration-images", "1", *argv, "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not out.exists()

@@ -9,12 +9,7 @@ from torch import nn
 
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.executors import executor_for
-from codtdq.engine.cpu.fit import (
-    lowered_input,
-    product_group,
-    unsupported_reason,
-    weight_group,
-)
+from codtdq.engine.cpu.fit import lowered_input, product_group, unsupported_reason, weight_group
 from codtdq.engine.float_operators import take_float_operators
 from codtdq.errors import UnsupportedError
 from codtdq.operators.backed import Executor

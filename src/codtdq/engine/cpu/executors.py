@@ -17,14 +17,7 @@ from codtdq.engine.cpu.fit import (
     weight_group,
 )
 from codtdq.engine.cpu.operators import depthwise as _depthwise
-from codtdq.engine.cpu.products import (
-    Codes,
-    Window,
-    finer_groups,
-    grouped_product,
-    pair,
-    product,
-)
+from codtdq.engine.cpu.products import Codes, Window, finer_groups, grouped_product, pair, product
 from codtdq.engine.cpu.searched import depthwise_pixels
 from codtdq.engine.cpu.weights import PackedWeights
 from codtdq.engine.fusion import activation_of, affine_of

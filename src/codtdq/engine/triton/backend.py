@@ -7,12 +7,7 @@ from collections.abc import Hashable
 from torch import nn
 
 from codtdq.engine.triton import device
-from codtdq.engine.triton.executors import (
-    executor_for,
-    projected,
-    token_group,
-    unsupported_reason,
-)
+from codtdq.engine.triton.executors import executor_for, projected, token_group, unsupported_reason
 from codtdq.operators.backed import Executor
 from codtdq.operators.quantized import QuantOperator
 

@@ -8,13 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.engine.cpu.executors import folded, sides
-from codtdq.engine.cpu.fit import (
-    lowered_input,
-    lowered_weight,
-    not_int4,
-    padding_of,
-    weight_group,
-)
+from codtdq.engine.cpu.fit import lowered_input, lowered_weight, not_int4, padding_of, weight_group
 from codtdq.engine.cpu.products import Window
 from codtdq.engine.fusion import activation_of
 from codtdq.engine.triton.weights import SLAB, GpuWeights, group_obstacle, weight_group_obstacle

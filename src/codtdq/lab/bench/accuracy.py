@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from codtdq.data import open_dataset
+from codtdq.data import open_images
+from codtdq.data.datasets import split_names, synthetic
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES
 from codtdq.lab.bench.cells import make_grid, make_groups, row_identity
 from codtdq.lab.bench.check import at_least_one, check_weights, known_names, open_all
 from codtdq.lab.bench.directory import run_directory
 from codtdq.lab.bench.engine import Engine
-from codtdq.lab.bench.interrupt import interrupts_wait
 from codtdq.lab.bench.local import LocalEngine
 from codtdq.lab.bench.rows import ResultsFile, read_results
 from codtdq.lab.bench.settings import BUDGETS, STRESSES, RunSettings
+from codtdq.lab.interrupt import interrupts_wait
 from codtdq.models import list_models
 from codtdq.progress import Progress
 from codtdq.resolve import CALIBRATION_SPLIT
@@ -33,7 +34,7 @@ def run_accuracy(
     models: Sequence[str] = DEFAULT_MODELS,
     methods: Sequence[str] = ("all",),
     datasets: Sequence[str] = DEFAULT_DATASETS,
-    data: str | Path | None = None,
+    data_root: str | Path | None = None,
     limit: int | None = None,
     seeds: Sequence[int] = (0,),
     stress: Sequence[str] = ("none",),
@@ -53,7 +54,7 @@ def run_accuracy(
 
     Returns the rows of this grid, failed ones (`status` "error") among them.
     methods: names of `codtdq.methods.list_methods`, or "all". datasets: as `open_dataset` takes
-    them, below `data`; "camosynth" stands for its four test splits.
+    them, below `data_root`; "camosynth" stands for its four test splits.
     stress: "none", "outliers" or both: outlier channels planted in the float model first.
     resume: go on with an interrupted run; finished cells are skipped, failed ones tried again.
     engine: "local" (worker processes) or "ray" (a cluster; `address` for one that runs already).
@@ -70,14 +71,14 @@ def run_accuracy(
     for what, number in (("limit", limit), ("workers", workers),
                          ("calibration images", calibration_images)):  # fmt: skip
         at_least_one(what, number)
-    root = str(Path(data).resolve()) if data is not None else None
+    root = str(Path(data_root).resolve()) if data_root is not None else None
     sources, images = open_all(datasets, root, limit)
-    open_dataset(calibration, root, limit=calibration_images)  # a wrong name must fail now
+    open_images(calibration, root, limit=calibration_images)  # a wrong name must fail now
     settings = RunSettings(
         out=str(Path(out).resolve()),
-        data=root,
+        data_root=root,
         sources=sources,
-        calibration=str(Path(calibration).resolve()) if Path(calibration).is_dir() else calibration,
+        calibration=_absolute(calibration),
         calibration_images=calibration_images,
         checkpoints=check_weights(models, checkpoints or {}, untrained),
         untrained=untrained,
@@ -113,6 +114,14 @@ class _Report:
     def running(self, titles: Sequence[str]) -> None:
         self._titles = ", ".join(titles)
         self._bar.step(0, self._titles)
+
+
+def _absolute(spec: str) -> str:
+    """Name folders in full: a worker may run somewhere else."""
+    return ",".join(
+        name if synthetic(name) or not Path(name).exists() else str(Path(name).resolve())
+        for name in split_names(spec)
+    )
 
 
 def _engine(name: str, workers: int, address: str | None) -> Engine:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from codtdq.data import CamoSynth, Dataset, Sample, open_dataset
+from codtdq.data import CamoSynth, Dataset, Sample, open_dataset, open_images
 from codtdq.data.dataset import checked_index
 
 # A larger set is made anew each time: a cache must not fill the disk.
@@ -55,7 +55,7 @@ class CachedSynth:
             os.close(self._file)
 
     def names(self) -> list[str]:
-        """The names of all images in order."""
+        """Return the names of all images in order."""
         return self._names
 
 
@@ -79,7 +79,7 @@ class Shard:
         return sample
 
     def names(self) -> list[str]:
-        """The names of the range."""
+        """Return the names of the range."""
         names = self._dataset.names()
         return [names[index] for index in self._range]
 
@@ -92,15 +92,18 @@ class Shard:
 
 
 def open_cached(
-    spec: str, root: str | None, limit: int | None, cache: Path | None = None
+    spec: str, root: str | None, limit: int | None, cache: Path | None = None, *, masks: bool = True
 ) -> Dataset:
-    """Open a data set, through the cache if it is synthetic and `cache` is there to be used."""
-    dataset = open_dataset(spec, root, limit=limit)
+    """Open a data set, through the cache if it is synthetic and `cache` is there to be used.
+
+    masks: False takes a folder of images without masks as well.
+    """
+    dataset = (open_dataset if masks else open_images)(spec, root, limit=limit)
     if not isinstance(dataset, CamoSynth) or cache is None or not cache.is_dir():
         return dataset
     return dataset if size_of(dataset) > CACHE_BYTES else CachedSynth(dataset, cache)
 
 
 def size_of(dataset: CamoSynth) -> int:
-    """Bytes of the cache file of a data set: pixels, masks and flags."""
+    """Return the bytes of the cache file of a data set: pixels, masks and flags."""
     return len(dataset) * (4 * dataset.size**2 + 1)

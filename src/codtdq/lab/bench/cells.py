@@ -33,7 +33,7 @@ class Cell:
         return tuple(getattr(self, name) for name in IDENTITY)
 
     def to_dict(self) -> dict[str, Any]:
-        """The first fields of a row."""
+        """Return the first fields of a row."""
         return asdict(self)
 
 
@@ -65,7 +65,7 @@ class Group:
 
 
 def row_identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The identity of a row that was read back."""
+    """Return the identity of a row that was read back."""
     return tuple(row.get(name) for name in IDENTITY)
 
 
@@ -79,7 +79,7 @@ def make_grid(
     budget: str = "fast",
     limit: int | None = None,
 ) -> list[Cell]:
-    """Every combination, once, the data set changing fastest."""
+    """Return every combination, once, the data set changing fastest."""
     cells = [
         Cell(model, method, dataset, seed, planted, budget, limit)
         for model, planted, method, seed, dataset in itertools.product(

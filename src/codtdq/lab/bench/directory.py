@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
 from codtdq.lab.bench.rows import RESULTS
 from codtdq.lab.bench.settings import RunSettings
 
@@ -51,7 +52,7 @@ def _check_same_run(path: Path, settings: RunSettings) -> None:
     """Rows of different calibrations must not meet in one file."""
     wanted = settings.fixed()
     if not path.exists():
-        path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        write_json(path, wanted, indent=1)
         return
     found = json.loads(path.read_text(encoding="utf-8"))
     for name, value in wanted.items():

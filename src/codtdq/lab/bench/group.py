@@ -9,10 +9,10 @@ from typing import Any
 
 from codtdq.environment import environment
 from codtdq.lab.bench.cells import Cell, Group
-from codtdq.lab.bench.plain import one_line
 from codtdq.lab.bench.prepare import load_group, prepare_group
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.shard import merge_shards, run_shard, shard_starts
+from codtdq.lab.text import one_line
 
 # What a row of a finished cell holds beyond its identity; a failed one has null there.
 MEASURED = (
@@ -50,7 +50,7 @@ def run_group(
 def finished_row(
     cell: Cell, facts: dict[str, Any], shards: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The row of a cell that went well."""
+    """Return the row of a cell that went well."""
     measured = merge_shards(shards)
     hashes = {**facts["hashes"], "dataset": measured.pop("dataset_hash")}
     parts = {**measured, **facts}
@@ -66,7 +66,7 @@ def finished_row(
 
 
 def error_row(cell: Cell, message: str) -> dict[str, Any]:
-    """The row of a cell that failed, with the reason."""
+    """Return the row of a cell that failed, with the reason."""
     return {
         **cell.to_dict(),
         "status": "error",

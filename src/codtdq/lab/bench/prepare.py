@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -17,12 +16,13 @@ from codtdq.api import load, save
 from codtdq.errors import CheckpointError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.provenance import model_hash
+from codtdq.io import write_json
 from codtdq.lab.bench.cache import open_cached
 from codtdq.lab.bench.cells import Group
 from codtdq.lab.bench.diagnosis import diagnose
-from codtdq.lab.bench.plain import plain
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.usage import Usage
+from codtdq.lab.text import plain
 from codtdq.operators import record_of
 from codtdq.resolve import open_model
 
@@ -50,7 +50,11 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
         cell.model, settings.checkpoints.get(cell.model), untrained=settings.untrained
     )
     images = open_cached(
-        settings.calibration, settings.data, settings.calibration_images, settings.cache_dir
+        settings.calibration,
+        settings.data_root,
+        settings.calibration_images,
+        settings.cache_dir,
+        masks=False,
     )
     calibration = CalibrationImages(model, images, count=settings.calibration_images)
     torch.manual_seed(cell.seed)
@@ -79,13 +83,13 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
         "diagnosis": diagnose(quantized, islice(calibration, DIAGNOSIS_IMAGES)),
         "hashes": {"float_model": model_hash(model), "quantized_model": model_hash(quantized)},
     }
-    _write_facts(directory, settings, plain(facts))
+    _write_facts(directory, settings, plain(facts, other=str))
     shutil.rmtree(directory / "calibration", ignore_errors=True)
-    return plain(facts)
+    return plain(facts, other=str)
 
 
 def load_group(directory: Path) -> nn.Module:
-    """The quantized model that `prepare_group` left.
+    """Return the quantized model that `prepare_group` left.
 
     Rows always come from the model as it was written, so a resumed or distributed run cannot
     differ from an uninterrupted one.
@@ -116,7 +120,7 @@ def _key(settings: RunSettings) -> dict[str, Any]:
 
 
 def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
-    """The facts of a finished calibration under the same settings."""
+    """Return the facts of a finished calibration under the same settings."""
     try:
         data = json.loads((directory / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -125,7 +129,5 @@ def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
 
 
 def _write_facts(directory: Path, settings: RunSettings, facts: dict[str, Any]) -> None:
-    """Written last and atomically: where it is, the model is complete."""
-    temporary = directory / f"{FACTS}.tmp"
-    temporary.write_text(json.dumps({"key": _key(settings), "facts": facts}), encoding="utf-8")
-    os.replace(temporary, directory / FACTS)
+    """Write the facts, last and atomically: where they are, the model is complete."""
+    write_json(directory / FACTS, {"key": _key(settings), "facts": facts})

@@ -19,11 +19,11 @@ from codtdq.errors import UnsupportedError
 from codtdq.lab.bench.cells import Cell, Group
 from codtdq.lab.bench.engine import Report
 from codtdq.lab.bench.group import error_row, finished_row
-from codtdq.lab.bench.plain import one_line
 from codtdq.lab.bench.prepare import read_facts
 from codtdq.lab.bench.ray_tasks import pack, prepare_task, shard_task, unpack
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.shard import shard_starts
+from codtdq.lab.text import one_line
 
 RETRIES = 5  # how many nodes a task may lose
 POLL_SECONDS = 0.5

@@ -13,10 +13,10 @@ from torch import nn
 
 from codtdq.importing import import_file
 from codtdq.lab.bench.cells import Cell, Group
-from codtdq.lab.bench.plain import one_line
 from codtdq.lab.bench.prepare import FACTS, MODEL, load_group, prepare_group
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.shard import run_shard
+from codtdq.lab.text import one_line
 
 
 def prepare_task(
@@ -71,7 +71,7 @@ def _model(key: str, archive: bytes) -> nn.Module:
 
 
 def pack(directory: Path) -> bytes:
-    """Model and facts of a group's directory."""
+    """Return the model and facts of a group's directory."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name in (MODEL, FACTS):

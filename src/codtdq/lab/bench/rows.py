@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from codtdq.errors import DataError
+from codtdq.io import write_bytes
 from codtdq.lab.bench.cells import row_identity
 
 RESULTS = "results.jsonl"
 
 
 def read_results(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a results file, or of the directory that holds it.
+    """Return the rows of a results file, or of the directory that holds it.
 
     The last row of a cell wins; a last line that was cut off while being written is left out.
     """
@@ -52,22 +52,12 @@ class ResultsFile:
         kept = {row_identity(row): row for row in rows}
         if len(kept) == len(rows):
             return
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with temporary.open("wb") as stream:
-            stream.writelines(_line(row) for row in kept.values())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, self.path)
+        write_bytes(self.path, b"".join(_line(row) for row in kept.values()))
 
     def __enter__(self) -> ResultsFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

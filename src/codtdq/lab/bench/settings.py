@@ -17,13 +17,13 @@ STRESSES = ("none", "outliers")
 class RunSettings:
     """Settings that all cells of a run share.
 
-    out: the directory of the run. data: the folder that holds the benchmarks.
+    out: the directory of the run. data_root: the folder that holds the benchmark sets.
     sources: where to open a data set, by its name in rows. imports: Python files to run first.
     checkpoints: weights file by model name. keep_models: do not delete the quantized models.
     """
 
     out: str
-    data: str | None = None
+    data_root: str | None = None
     sources: dict[str, str] = field(default_factory=dict)
     calibration: str = CALIBRATION_SPLIT
     calibration_images: int = CALIBRATION_IMAGES
@@ -43,12 +43,12 @@ class RunSettings:
         return Path(self.out) / "cache"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunSettings:
-        """From `to_dict()` after a JSON round trip."""
+        """Read what `to_dict()` gave, after a JSON round trip."""
         return cls(**{**data, "imports": tuple(data["imports"])})
 
     def fixed(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import nn
 
 from codtdq.environment import environment
 from codtdq.evaluation import evaluate
+from codtdq.io import write_json
 from codtdq.lab.bench.cache import Shard, open_cached
 from codtdq.lab.bench.cells import Cell
 from codtdq.lab.bench.settings import RunSettings
@@ -30,7 +30,7 @@ PER_IMAGE = ("S", "wF", "E_mean", "F_mean", "MAE")
 
 
 def shard_starts(images: int) -> list[int]:
-    """First image of each part."""
+    """Return the first image of each part."""
     return list(range(0, max(images, 1), SHARD_IMAGES))
 
 
@@ -42,7 +42,7 @@ def run_shard(
     directory: where a part that is interrupted, or finished before its cell is, waits for resume.
     """
     source = settings.sources.get(cell.dataset, cell.dataset)
-    dataset = open_cached(source, settings.data, cell.limit, settings.cache_dir)
+    dataset = open_cached(source, settings.data_root, cell.limit, settings.cache_dir)
     part = Shard(dataset, start, start + SHARD_IMAGES)
     name = hashlib.sha256(repr((cell.identity, start)).encode()).hexdigest()[:16]
     finished = directory / f"part-{name}.json"
@@ -66,15 +66,12 @@ def run_shard(
         "notes": result.notes,
         "environment": environment(),
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = finished.with_suffix(".tmp")
-    temporary.write_text(json.dumps(shard), encoding="utf-8")
-    os.replace(temporary, finished)
+    write_json(finished, shard)
     return shard
 
 
 def merge_shards(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The measured fields of a row, from all parts of its data set in order."""
+    """Return the measured fields of a row, from all parts of its data set in order."""
     suite = MetricSuite()
     content = hashlib.sha256()
     for shard in shards:

@@ -6,7 +6,6 @@ import resource
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 
 
 class Usage:
@@ -25,12 +24,7 @@ class Usage:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.wall = time.perf_counter() - self._wall
         self.cpu = time.process_time() - self._cpu
         self.peak_memory_mb = _peak_bytes() / 2**20

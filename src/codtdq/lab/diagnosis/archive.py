@@ -6,7 +6,6 @@ written whole or not at all, so that memory never holds more than one input.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -14,7 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import DataError
+from codtdq.io import atomic_path
 from codtdq.lab.diagnosis.groups import Observation
+from codtdq.lab.text import safe_name
 
 FIELDS = ("x", "radius", "step", "sigma", "x_hat")
 
@@ -23,7 +24,7 @@ class Archive:
     """Writes the inputs of one method."""
 
     def __init__(self, directory: str | Path, method: str) -> None:
-        self._root = Path(directory) / _safe(method)
+        self._root = Path(directory) / safe_name(method)
 
     def write(self, image: str, order: int, name: str, call: int, seen: Observation) -> Path:
         """Store one input; x and x_hat are tokens [N, C], the rest has one value per group.
@@ -36,14 +37,12 @@ class Archive:
             result = seen.result
             tensors |= {"radius": result.radius, "step": result.step, "sigma": result.sigma}
             facts["mode"] = result.spec.mode
-        folder = self._root / _safe(image)
-        folder.mkdir(parents=True, exist_ok=True)
         suffix = f".{call}" if call else ""
-        path = folder / f"{order:03d}-{_safe(name)}{suffix}.safetensors"
-        temporary = path.with_suffix(".tmp")
+        path = self._root / safe_name(image) / f"{order:03d}-{safe_name(name)}{suffix}.safetensors"
         # copies: safetensors takes no tensors that share memory, as X and X_hat of FP32 do
-        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, temporary, facts)
-        temporary.replace(path)
+        copies = {k: v.contiguous().clone() for k, v in tensors.items()}
+        with atomic_path(path) as temporary:
+            save_file(copies, temporary, facts)
         return path
 
 
@@ -55,11 +54,6 @@ def read_entry(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return tensors, dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path} is no file of a diagnosis archive: {error}") from error
-
-
-def _safe(name: str) -> str:
-    """A name that is one path component on every system."""
-    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "_"
 
 
 __all__ = ["FIELDS", "Archive", "read_entry"]

@@ -14,9 +14,9 @@ from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
 from codtdq.errors import ConfigError
+from codtdq.metrics import foreground
 
 BOUNDARY, ELSEWHERE, NEITHER = 1, 0, -1
-OBJECT_LEVEL = 128  # masks may have gray edges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def boundary_band(mask: NDArray[np.uint8], r_in: float, r_out: float) -> NDArray
     The structuring element is the Euclidean disc of the radius. Nothing lies outside the image:
     an object that the frame cuts has no boundary there.
     """
-    inside = mask >= OBJECT_LEVEL
+    inside = foreground(mask)
     if inside.all() or not inside.any():
         return np.zeros(inside.shape, bool)
     dilated = distance_transform_edt(~inside) <= r_out
@@ -63,7 +63,7 @@ def pixel_edges(boxes: Tensor, height: int, width: int) -> Tensor:
 
 
 def box_means(band: NDArray[np.bool_], edges: Tensor) -> Tensor:
-    """Mean of a band [H, W] over boxes: pi of Eq. supp_boundary_occupancy, float64 [M].
+    """Return the mean of a band [H, W] over boxes: pi of Eq. supp_boundary_occupancy, float64 [M].
 
     edges: (top, left, bottom, right) in pixels, [M, 4]. Pixels that a box cuts count by the part
     inside: the summed-area table is linear between its nodes, so its interpolation is exact.
@@ -91,7 +91,7 @@ def label(occupancy: Tensor, protocol: BoundaryProtocol) -> Tensor:
 
 
 def _at(table: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """A summed-area table [H + 1, W + 1] at fractional nodes."""
+    """Return a summed-area table [H + 1, W + 1] at fractional nodes."""
     row = y.long().clamp(0, table.shape[0] - 2)
     col = x.long().clamp(0, table.shape[1] - 2)
     v, u = y - row, x - col

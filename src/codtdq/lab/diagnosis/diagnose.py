@@ -18,7 +18,8 @@ from codtdq.evaluation.predict import info_of, mask_logits
 from codtdq.evaluation.provenance import provenance
 from codtdq.lab.diagnosis.archive import Archive
 from codtdq.lab.diagnosis.boundary import BoundaryProtocol, boundary_band
-from codtdq.lab.diagnosis.gallery import Exhibit, hang
+from codtdq.lab.diagnosis.gallery import GallerySample, render
+from codtdq.lab.diagnosis.layer_ranking import SAMPLED_LAYERS, bounded_layer, rank_layers
 from codtdq.lab.diagnosis.listening import listening
 from codtdq.lab.diagnosis.record import (
     Diagnosis,
@@ -28,7 +29,6 @@ from codtdq.lab.diagnosis.record import (
     WeightSample,
 )
 from codtdq.lab.diagnosis.survey import Labels, Survey
-from codtdq.lab.diagnosis.telling import SAMPLED_LAYERS, bounded_layer, telling_layers
 from codtdq.lab.diagnosis.tokens import TokenMaps, token_maps
 from codtdq.lab.diagnosis.weights import sampled_weights, weight_records, weight_samples
 from codtdq.methods import apply_method, list_methods, method_info
@@ -82,7 +82,7 @@ def diagnose(
         else:
             done = apply_method(model, name, calibration, seed=seed, budget=budget)
             records.append(run.method(done, name, method_info(name).title))
-    shown = telling_layers(records, run.exhibits, maps)
+    shown = rank_layers(records, run.kept_samples, maps)
     sampled = dict.fromkeys([*shown[:SAMPLED_LAYERS], bounded_layer(run.samples)])
     return Diagnosis(
         model=info_of(model, 1).name,
@@ -102,7 +102,7 @@ def diagnose(
         provenance=provenance(model),
         command=command,
         unmapped=maps.unmapped,
-        gallery=[hang(exhibit, shown, maps) for exhibit in run.exhibits[:keep_images]],
+        gallery=[render(kept, shown, maps) for kept in run.kept_samples[:keep_images]],
         samples=[sample for layer in sampled for sample in run.samples if sample.layer == layer],
         weight_samples=run.weight_samples,
     )
@@ -125,7 +125,7 @@ def _check(
 
 
 def input_of(model: nn.Module, sample: Sample) -> Tensor:
-    """One image as the network takes it, [1, 3, size, size]."""
+    """Return one image as the network takes it, [1, 3, size, size]."""
     info = info_of(model)
     return to_input(sample.image, info.input_size, info.mean, info.std).unsqueeze(0)
 
@@ -142,7 +142,7 @@ class _Run:
     archive: str | Path | None
     weights: list[str]  # operators whose weights are kept
     scores: dict[str, dict[str, float]] = field(default_factory=dict)  # S by image and method
-    exhibits: list[Exhibit] = field(default_factory=list)
+    kept_samples: list[GallerySample] = field(default_factory=list)
     samples: list[LayerSample] = field(default_factory=list)
     weight_samples: list[WeightSample] = field(default_factory=list)
 
@@ -172,14 +172,14 @@ class _Run:
         if sample.mask is None:
             raise DataError(f"{sample.name} has no mask; a diagnosis needs ground truth")
         band = boundary_band(sample.mask, self.protocol.r_in, self.protocol.r_out)
-        if len(self.exhibits) == index < max(self.keep, 1):  # one at least, to choose layers by
-            self.exhibits.append(Exhibit(sample, band))
-        exhibit = self.exhibits[index] if index < len(self.exhibits) else None
-        survey.start(sample.name, Labels(band, self.maps, self.protocol), exhibit)
+        if len(self.kept_samples) == index < max(self.keep, 1):  # one at least, to choose layers by
+            self.kept_samples.append(GallerySample(sample, band))
+        kept = self.kept_samples[index] if index < len(self.kept_samples) else None
+        survey.start(sample.name, Labels(band, self.maps, self.protocol), kept)
         logits = mask_logits(model, info, input_of(model, sample))[0]
         size = (sample.mask.shape[0], sample.mask.shape[1])
         prediction = to_mask(logits, size, info.postprocess)
         score = suite.update(prediction, sample.mask, name=sample.name).s
         self.scores.setdefault(sample.name, {})[survey.method] = score
-        if exhibit is not None:
-            exhibit.predictions[survey.method] = prediction
+        if kept is not None:
+            kept.predictions[survey.method] = prediction

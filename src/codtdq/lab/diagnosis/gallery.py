@@ -19,7 +19,7 @@ SAMPLE_TOKENS, SAMPLE_CHANNELS = 128, 32  # at most so many of one input, evenly
 
 
 @dataclass
-class Exhibit:
+class GallerySample:
     """One kept image: its arrays, and per method and layer how much of each token was zeroed."""
 
     sample: Sample
@@ -37,7 +37,7 @@ class Exhibit:
 
 
 def subsample(method: str, layer: str, seen: Observation) -> LayerSample:
-    """Evenly spaced tokens and channels of one input."""
+    """Return evenly spaced tokens and channels of one input."""
     tokens = torch.arange(0, len(seen.x), -(-len(seen.x) // SAMPLE_TOKENS))
     channels = torch.arange(0, seen.x.shape[1], -(-seen.x.shape[1] // SAMPLE_CHANNELS))
     labels = seen.labels if seen.labels is not None else torch.full((len(seen.x),), -1)
@@ -58,30 +58,30 @@ def subsample(method: str, layer: str, seen: Observation) -> LayerSample:
     )
 
 
-def _paint(exhibit: Exhibit, method: str, layer: str, maps: TokenMaps) -> Tensor | None:
+def _paint(kept: GallerySample, method: str, layer: str, maps: TokenMaps) -> Tensor | None:
     """Zeroed evidence of one layer on the image, float [H, W] of 0 to 255; None if unknown."""
-    found, token_map = exhibit.zeroed.get(method, {}).get(layer), maps.get(layer, 0)
+    found, token_map = kept.zeroed.get(method, {}).get(layer), maps.get(layer, 0)
     if found is None or token_map is None or len(found) != len(token_map.boxes):
         return None
-    height, width = exhibit.band.shape
+    height, width = kept.band.shape
     return token_map.paint(torch.from_numpy(found).float(), maps.table, (height, width))
 
 
-def hang(exhibit: Exhibit, layers: list[str], maps: TokenMaps) -> GalleryItem:
+def render(kept: GallerySample, layers: list[str], maps: TokenMaps) -> GalleryItem:
     """Put the zeroed evidence of some layers on the image."""
-    mask = exhibit.sample.mask
+    mask = kept.sample.mask
     assert mask is not None
-    painted: dict[str, dict[str, NDArray[np.uint8]]] = {method: {} for method in exhibit.zeroed}
+    painted: dict[str, dict[str, NDArray[np.uint8]]] = {method: {} for method in kept.zeroed}
     for method, shown in painted.items():
         for layer in layers:
-            canvas = _paint(exhibit, method, layer, maps)
+            canvas = _paint(kept, method, layer, maps)
             if canvas is not None:
                 shown[layer] = canvas.to(torch.uint8).numpy()
     return GalleryItem(
-        name=exhibit.sample.name,
-        image=exhibit.sample.image,
+        name=kept.sample.name,
+        image=kept.sample.image,
         truth=mask,
-        band=exhibit.band.astype(np.uint8) * np.uint8(255),
-        predictions=exhibit.predictions,
+        band=kept.band.astype(np.uint8) * np.uint8(255),
+        predictions=kept.predictions,
         zeroed=painted,
     )

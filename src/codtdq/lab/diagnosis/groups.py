@@ -70,7 +70,7 @@ class Measured(NamedTuple):
     products: tuple[float, float]  # sums of x_hat^2 and x x_hat
 
     def of(self, name: str) -> NDArray[np.float32]:
-        """One row of the sums: [G]."""
+        """Return one row of the sums: [G]."""
         row: NDArray[np.float32] = self.sums[SUMS.index(name)]
         return row
 
@@ -184,7 +184,7 @@ class Observer:
         )
 
     def channels(self, seen: Observation) -> tuple[Floats, Floats]:
-        """Zero-bin mass and clip rate of ranges per channel: float32 [C].
+        """Return the zero-bin mass and clip rate of ranges per channel: float32 [C].
 
         The numbers are the result's own, whose properties walk the channels against the memory's
         order.
@@ -201,7 +201,7 @@ class Observer:
         return (live - kept) / np.maximum(live, 1), over / np.float32(len(space))
 
     def share_beyond(self, seen: Observation, radius: float) -> float:
-        """Share of all elements outside one radius."""
+        """Return the share of all elements outside one radius."""
         magnitude = torch.abs(seen.x, out=self._space(seen.x.shape))
         return np.count_nonzero(magnitude.numpy() > radius) / magnitude.numel()
 
@@ -218,7 +218,7 @@ class Observer:
 
 
 def _rows(x: Tensor, size: int) -> Tensor:
-    """Tokens [N, C] as groups [N * K, size]; zeros fill the last group of each token."""
+    """Return the tokens [N, C] as groups [N * K, size]; zeros fill the last group of each token."""
     if x.shape[1] == size:
         return x
     short = -x.shape[1] % size
@@ -226,7 +226,7 @@ def _rows(x: Tensor, size: int) -> Tensor:
 
 
 def _counts(tokens: int, channels: int, size: int) -> Floats | float:
-    """Elements of each group without padding: one number if all have as many, or [G]."""
+    """Return the elements of each group without padding: one number if all have as many, or [G]."""
     if channels % size == 0:
         return float(size)
     counts = np.full((tokens, -(-channels // size)), size, np.float32)

@@ -64,7 +64,7 @@ class PlaceTracer(TorchFunctionMode):
         self._places[tensor] = places
 
     def get(self, tensor: Tensor) -> Tensor | None:
-        """The places of a tensor, None if none of its values has one."""
+        """Return the places of a tensor, None if none of its values has one."""
         places: Tensor | None = self._places.get(tensor)
         return places
 
@@ -145,12 +145,7 @@ class PlaceTracer(TorchFunctionMode):
             self.put(output, result)
 
     def _on_grid(
-        self,
-        places: Tensor,
-        made: Tensor,
-        *,
-        mix: bool,
-        cells: tuple[Cells, Cells] | None = None,
+        self, places: Tensor, made: Tensor, *, mix: bool, cells: tuple[Cells, Cells] | None = None
     ) -> Tensor:
         """Places of a map's spatial result. mix: channels are summed, so their places unite."""
         nowhere = torch.full(made.shape, NOWHERE)
@@ -233,7 +228,7 @@ def _plain_name(name: str) -> str:
 
 
 def _pad(places: Tensor, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """Places of a padded tensor: padding is nowhere, whatever values it repeats."""
+    """Return the places of a padded tensor: padding is nowhere, whatever values it repeats."""
     widths = kwargs["pad"] if "pad" in kwargs else args[1]
     return torch.nn.functional.pad(places, widths, value=NOWHERE)
 
@@ -247,7 +242,7 @@ _GEOMETRY = {
 
 
 def kernel_cells(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Cells, Cells] | None:
-    """Cells of a sliding kernel along height and width; None for what only has sizes."""
+    """Return the cells of a sliding kernel along height and width; None for what only has sizes."""
     if name not in _GEOMETRY:
         return None
     given = dict(zip(_GEOMETRY[name], args[1:])) | kwargs

@@ -38,7 +38,7 @@ class Proposal:
     evaluations: int
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {
             "score": self.score, "drop": self.drop, "budget": self.budget,
             "met": self.met, "skipped": list(self.skipped), "keep_a8": list(self.eight),
@@ -95,7 +95,7 @@ def propose(
 
 
 def _shortest(count: int, enough: Callable[[int], bool]) -> int:
-    """The smallest k in 0..count that is enough, by doubling and bisection; else count."""
+    """Return the smallest k in 0..count that is enough, by doubling and bisection; else count."""
     low, high = -1, 0
     while not enough(high):
         if high == count:
@@ -116,7 +116,7 @@ def _key(
 def _config(
     base: QuantConfig, skipped: Sequence[SensitivityRow], eight: Sequence[SensitivityRow]
 ) -> QuantConfig:
-    """The base with exact names as patterns; a name's own * or [ is no wildcard."""
+    """Return the base with exact names as patterns; a name's own * or [ is no wildcard."""
     floating = {name for row in skipped for name in row.operators}
     return base.replace(
         name=f"{base.name}-protected" if skipped or eight else base.name,

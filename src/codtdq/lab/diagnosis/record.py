@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codtdq.errors import DataError
-from codtdq.lab.diagnosis.encoding import plain, table, write
+from codtdq.io import write_text
+from codtdq.lab.csvtable import csv_table
+from codtdq.lab.text import plain
 
 FORMAT = 1
 NAN = math.nan
@@ -125,7 +127,7 @@ class MethodRecord:
     bits: dict[str, float]  # effective: weight, activation
 
     def layer(self, name: str) -> LayerRecord:
-        """The record of one operator."""
+        """Return the record of one operator."""
         for record in self.layers:
             if record.name == name:
                 return record
@@ -211,7 +213,7 @@ class Diagnosis:
     weight_samples: list[WeightSample] = field(default_factory=list, repr=False, compare=False)
 
     def method(self, name: str) -> MethodRecord:
-        """The record of one method; "fp32" is the float model."""
+        """Return the record of one method; "fp32" is the float model."""
         for record in self.methods:
             if record.method == name:
                 return record
@@ -219,16 +221,16 @@ class Diagnosis:
         raise DataError(f"the diagnosis has no method {name!r}; it has {known}")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.compare}
         found: dict[str, Any] = plain({"format": FORMAT, **data})
         return found
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The JSON text, also written to a file if one is given."""
+        """Return the JSON text, also written to a file if one is given."""
         text = json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n"
         if path is not None:
-            write(Path(path), text)
+            write_text(path, text)
         return text
 
     @classmethod
@@ -253,16 +255,16 @@ class Diagnosis:
     def layers_csv(self, path: str | Path | None = None) -> str:
         """One line per method and operator; nested statistics become columns `eta.median`."""
         rows = [{"method": m.method, **_flat(layer)} for m in self.methods for layer in m.layers]
-        return table(rows, path)
+        return csv_table(rows, path)
 
     def weights_csv(self, path: str | Path | None = None) -> str:
-        """One line per method and weight."""
+        """Return one line per method and weight."""
         rows = [
             {"method": m.method, **dataclasses.asdict(weight)}
             for m in self.methods
             for weight in m.weights
         ]
-        return table(rows, path)
+        return csv_table(rows, path)
 
 
 def _method(data: dict[str, Any]) -> MethodRecord:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.errors import DataError
+from codtdq.io import write_text
 
 
 class RowFile:
@@ -25,16 +26,15 @@ class RowFile:
     def append(self, row: dict[str, Any]) -> None:
         """Add a row and force it to disk. The first one replaces what is no part of this run."""
         self.rows.append(row)
-        lines = [row] if self._begun else [self._key, *self.rows]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        target = self.path if self._begun else self.path.with_name(self.path.name + ".tmp")
-        with target.open("a" if self._begun else "w", encoding="utf-8") as stream:
-            stream.write("".join(json.dumps(line) + "\n" for line in lines))
+        if not self._begun:
+            lines = [self._key, *self.rows]
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+            self._begun = True
+            return
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
-        if not self._begun:
-            os.replace(target, self.path)
-            self._begun = True
 
     def discard(self) -> None:
         """Remove the file: the run is over."""

@@ -47,12 +47,12 @@ class SensitivityRow:
         return (self.drop + self.gain) / 2
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready fields."""
+        """Return the JSON-ready fields."""
         return {**asdict(self), "operators": list(self.operators), "harm": self.harm}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SensitivityRow:
-        """Inverse of `to_dict`."""
+        """Read what `to_dict` gave."""
         fields = {key: value for key, value in data.items() if key != "harm"}
         return cls(**{**fields, "operators": tuple(fields["operators"])})
 
@@ -69,12 +69,12 @@ class Sensitivity:
     rows: list[SensitivityRow] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {**asdict(self), "rows": [row.to_dict() for row in self.rows]}
 
 
 def metric_scorer(dataset: Dataset, metric: str = "S") -> Score:
-    """A function that gives a model's metric on a data set with masks."""
+    """Return a function that gives a model's metric on a data set with masks."""
     return lambda model: float(evaluate(model, dataset).metrics[metric])
 
 

@@ -72,13 +72,13 @@ class LayerStatistics:
         return self.grouped and self.parts == 1
 
     def state_bytes(self) -> int:
-        """Bytes of all arrays held: the same after one input and after a million."""
+        """Return the bytes of all arrays held: the same after one input and after a million."""
         parts = [self, self.series]
         arrays = [a for part in parts for a in vars(part).values() if isinstance(a, np.ndarray)]
         return sum(array.nbytes for array in arrays)
 
     def record(self, **facts: Any) -> LayerRecord:
-        """The layer's record. facts: the fields that say which operator this is."""
+        """Return the layer's record. facts: the fields that say which operator this is."""
         total = _named(self.sums[0])
         hat, dot = self.products.tolist()
         energy = math.sqrt(total["signal"] * hat)
@@ -114,7 +114,7 @@ class LayerStatistics:
         )
 
     def _region(self, label: int) -> Region | None:
-        """Means over the tokens of one label; None without tokens."""
+        """Return the means over the tokens of one label; None without tokens."""
         found = _named(self.sums[label])
         groups = found["groups"]
         if not groups:
@@ -179,7 +179,7 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def _by_bit(counts: NDArray[np.int64]) -> list[int]:
-    """Groups with each infeasible bit, from counts by infeasible code."""
+    """Return the groups with each infeasible bit, from counts by infeasible code."""
     codes = range(len(counts))
     bits = (INFEASIBLE_C1, INFEASIBLE_C2)
     return [sum(int(counts[code]) for code in codes if code & bit) for bit in bits]

@@ -96,7 +96,7 @@ class Streams:
         return float(self.total[row] / self.count[row]) if self.count[row] else math.nan
 
     def quantile(self, name: str, share: float) -> float:
-        """The number that `share` of all numbers do not exceed."""
+        """Return the number that `share` of all numbers do not exceed."""
         self.flush()
         row = self.names.index(name)
         count = int(self.count[row])
@@ -108,7 +108,7 @@ class Streams:
         return min(max(middle, float(self.low[row])), float(self.high[row]))
 
     def summary(self, name: str) -> Summary:
-        """The four numbers of a record."""
+        """Return the four numbers of a record."""
         self.flush()
         row = self.names.index(name)
         if not self.count[row]:
@@ -117,7 +117,7 @@ class Streams:
         return Summary(self.mean(name), median, p95, float(self.high[row]))
 
     def histogram(self, name: str, low: int, high: int, per_octave: int) -> Histogram:
-        """Counts from 2^low to 2^high; inside an octave the bins are equally wide."""
+        """Return the counts from 2^low to 2^high; inside an octave the bins are equally wide."""
         self.flush()
         counts = self.counts[self.names.index(name)]
         step = PER_OCTAVE // per_octave
@@ -129,7 +129,7 @@ class Streams:
         return Histogram(edges, [int(count) for count in inner])
 
     def share_histogram(self, name: str) -> Histogram:
-        """Counts of a series of shares in equal bins from 0 to 1."""
+        """Return the counts of a series of shares in equal bins from 0 to 1."""
         self.flush()
         edges = [index / SHARE_BINS for index in range(SHARE_BINS + 1)]
         return Histogram(edges, [int(count) for count in self.shares[self.names.index(name)]])

@@ -24,11 +24,11 @@ class BoxTable:
         self._boxes = torch.empty(0, 4, dtype=torch.float64)
 
     def tensor(self) -> Tensor:
-        """All boxes: float64 [M, 4]."""
+        """Return all boxes: float64 [M, 4]."""
         return self._boxes
 
     def grid(self, rows: Tensor, cols: Tensor) -> Tensor:
-        """Places [H, W] of the cells between row edges [H, 2] and column edges [W, 2].
+        """Return the places [H, W] of the cells between row edges [H, 2] and column edges [W, 2].
 
         A row or column without edges (NaN) is nowhere.
         """
@@ -38,7 +38,7 @@ class BoxTable:
         return self.add(torch.stack([top, left, bottom, right], -1))
 
     def add(self, boxes: Tensor) -> Tensor:
-        """Places [...] of boxes [..., 4]; one with a NaN is nowhere."""
+        """Return the places [...] of boxes [..., 4]; one with a NaN is nowhere."""
         flat = boxes.reshape(-1, 4)
         known = ~flat.isnan().any(-1)
         levels = (flat[known] * _LEVELS).round().long()  # equal up to rounding is equal
@@ -58,7 +58,7 @@ class BoxTable:
         return places.reshape(boxes.shape[:-1])
 
     def of(self, places: Tensor) -> Tensor:
-        """Boxes [..., 4] of places; NaN for nowhere."""
+        """Return the boxes [..., 4] of places; NaN for nowhere."""
         boxes = torch.cat([self.tensor(), torch.full((1, 4), torch.nan, dtype=torch.float64)])
         return boxes[places.long()]  # -1 is the last row
 
@@ -107,7 +107,7 @@ class Cells:
 
     @classmethod
     def of_kernel(cls, kernel: int, stride: int, padding: int, dilation: int) -> Cells:
-        """Cells as wide as the stride, in the middle of what each output reads.
+        """Return the cells as wide as the stride, in the middle of what each output reads.
 
         An operator that pads itself keeps its grid aligned with the input's.
         """
@@ -118,7 +118,7 @@ class Cells:
 def resample(
     places: Tensor, size: tuple[int, int], table: BoxTable, cells: tuple[Cells, Cells] | None = None
 ) -> Tensor:
-    """Places [H, W] of one grid on another of `size`.
+    """Return the places [H, W] of one grid on another of `size`.
 
     cells: where the new cells lie; None divides what the old grid covers into equal ones, as a
         resize does. Nowhere if rows and columns are not those of a grid, which a map in window

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from codtdq.lab.diagnosis.archive import Archive
 from codtdq.lab.diagnosis.boundary import BoundaryProtocol, box_means, label
-from codtdq.lab.diagnosis.gallery import Exhibit, subsample
+from codtdq.lab.diagnosis.gallery import GallerySample, subsample
 from codtdq.lab.diagnosis.groups import Observation, Observer
 from codtdq.lab.diagnosis.listening import heard_operators
 from codtdq.lab.diagnosis.record import LayerRecord, LayerSample
@@ -29,7 +29,7 @@ class Labels:
         self._known: dict[int, Tensor] = {}
 
     def of(self, name: str, call: int, tokens: int) -> Tensor | None:
-        """Labels [N] of one call of an operator; None where the tokens have no place."""
+        """Return the labels [N] of one call of an operator; None where the tokens have no place."""
         found = self._maps.get(name, call)
         if found is None or len(found.boxes) != tokens:
             return None
@@ -60,11 +60,11 @@ class Survey:
         self._images = 0
         self._image = ""
         self._labels: Labels | None = None
-        self._exhibit: Exhibit | None = None
+        self._kept: GallerySample | None = None
 
-    def start(self, image: str, labels: Labels | None, exhibit: Exhibit | None = None) -> None:
+    def start(self, image: str, labels: Labels | None, kept: GallerySample | None = None) -> None:
         """The next image is about to run."""
-        self._image, self._labels, self._exhibit = image, labels, exhibit
+        self._image, self._labels, self._kept = image, labels, kept
         self._calls.clear()
         self._images += 1
 
@@ -76,15 +76,15 @@ class Survey:
         labels = None if self._labels is None else self._labels.of(name, call, len(x))
         seen = Observation(x, x_hat, result, labels)
         self._statistics[name].add(seen)
-        if self._exhibit is not None and call == 0 and x is not x_hat:
-            self._exhibit.note(self.method, name, seen)
+        if self._kept is not None and call == 0 and x is not x_hat:
+            self._kept.note(self.method, name, seen)
         if self._images == 1 and call == 0:
             self.samples.append(subsample(self.method, name, seen))
         if self._archive is not None:
             self._archive.write(self._image, order, name, call, seen)
 
     def records(self) -> list[LayerRecord]:
-        """One record per operator that ran, in the order of the forward pass."""
+        """Return one record per operator that ran, in the order of the forward pass."""
         records = []
         for name, order in self._order.items():
             heard = self._operators[name]
@@ -105,5 +105,5 @@ class Survey:
         return records
 
     def state_bytes(self) -> int:
-        """Bytes that the statistics hold, whatever the number of images."""
+        """Return the bytes that the statistics hold, whatever the number of images."""
         return sum(statistics.state_bytes() for statistics in self._statistics.values())

@@ -36,7 +36,7 @@ class Switchboard:
 
     @contextmanager
     def only(self, names: Collection[str]) -> Iterator[nn.Module]:
-        """The model with the named operators quantized and all others float."""
+        """Yield the model with the named operators quantized and all others float."""
         try:
             for name in names:
                 _become(self._modules[name], self._quantized[name])
@@ -47,7 +47,7 @@ class Switchboard:
 
     @contextmanager
     def all_but(self, names: Collection[str]) -> Iterator[nn.Module]:
-        """The model with the named operators float and all others quantized."""
+        """Yield the model with the named operators float and all others quantized."""
         with self.only([name for name in self.sites if name not in names]) as model:
             yield model
 

@@ -83,7 +83,7 @@ class TokenMaps:
     _edges: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def get(self, name: str, call: int) -> TokenMap | None:
-        """The map of one call of an operator; None if there is none."""
+        """Return the map of one call of an operator; None if there is none."""
         calls = self.maps.get(name, [])
         return calls[call] if call < len(calls) else None
 

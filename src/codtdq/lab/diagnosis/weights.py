@@ -30,7 +30,7 @@ def weight_record(name: str, role: str, weight: Tensor) -> WeightRecord:
 
 
 def weight_records(model: nn.Module) -> list[WeightRecord]:
-    """One record per Linear and Conv, of the weight that it multiplies by (dequantized)."""
+    """Return one record per Linear and Conv, of the weight that it multiplies by (dequantized)."""
     records = []
     for op in operators(model):
         weight = getattr(op.module, "weight", None)
@@ -54,7 +54,7 @@ def sampled_weights(model: nn.Module) -> list[str]:
 
 
 def weight_samples(model: nn.Module, method: str, names: list[str]) -> list[WeightSample]:
-    """Weights of some operators, bounded in size."""
+    """Return the weights of some operators, bounded in size."""
     samples = []
     for op in operators(model):
         weight = getattr(op.module, "weight", None)

@@ -6,13 +6,12 @@ from codtdq.lab.figures.failure import failure_mechanism
 from codtdq.lab.figures.files import figure_bytes, save_figure
 from codtdq.lab.figures.hyperparameters import hyperparameter_sensitivity
 from codtdq.lab.figures.layer_profile import layer_profile
-from codtdq.lab.figures.mask_grid import MaskRow, mask_grid
+from codtdq.lab.figures.mask_figure import mask_figure
 from codtdq.lab.figures.projection import projection
 from codtdq.lab.figures.token_ranges import token_ranges
 from codtdq.lab.figures.weight_histograms import weight_histograms
 
 __all__ = [
-    "MaskRow",
     "NamedFigure",
     "before_and_after",
     "draw_figures",
@@ -20,7 +19,7 @@ __all__ = [
     "figure_bytes",
     "hyperparameter_sensitivity",
     "layer_profile",
-    "mask_grid",
+    "mask_figure",
     "projection",
     "save_figure",
     "token_ranges",

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codtdq.errors import DataError
+from codtdq.lab.diagnosis.layer_ranking import bounded_layer
 from codtdq.lab.diagnosis.record import Diagnosis, GroupSample
-from codtdq.lab.diagnosis.telling import bounded_layer
 from codtdq.lab.figures.style import (
     BOUNDARY,
     ELSEWHERE,
@@ -59,7 +59,7 @@ def bounded_samples(diagnosis: Diagnosis) -> list[Bounded]:
 
 @styled
 def before_and_after(samples: Sequence[Bounded]) -> Figure:
-    """A row per method: shares of groups above each value of eta (left) and rho_0 (right)."""
+    """Draw a row per method: shares of groups above each value of eta (left) and rho_0 (right)."""
     if not samples:
         raise DataError("no method of this diagnosis bounds token groups; nothing to draw")
     figure = new_figure(height=0.7 + 2.3 * len(samples))
@@ -89,13 +89,13 @@ def before_and_after(samples: Sequence[Bounded]) -> Figure:
 def share_over(
     values: NDArray[np.float32], labels: NDArray[np.int8], region: int, bound: float
 ) -> float:
-    """Share of a region's groups beyond a bound; NaN without any."""
+    """Return the share of a region's groups beyond a bound; NaN without any."""
     chosen = values[labels == region]
     return float((chosen > bound * ON_THE_BOUND).mean()) if len(chosen) else float("nan")
 
 
 def falls(one: Bounded) -> str:
-    """The caption's numbers: what the bounds do to the groups that exceed them."""
+    """Return the caption's numbers: what the bounds do to the groups that exceed them."""
     found, parts = one.groups, []
     for before, after, bound, words in (
         (found.eta_before, found.eta_after, found.tau, "η > τ"),

@@ -11,10 +11,12 @@ from codtdq.lab.figures.before_after import before_and_after, bounded_samples, f
 from codtdq.lab.figures.compared import naive_and_better, sampled_layers
 from codtdq.lab.figures.failure import failure_mechanism
 from codtdq.lab.figures.layer_profile import SQNR_TOP, WINDOW, layer_profile
-from codtdq.lab.figures.mask_grid import MaskRow, mask_grid
+from codtdq.lab.figures.mask_figure import mask_figure
 from codtdq.lab.figures.projection import projection
 from codtdq.lab.figures.token_ranges import token_ranges
 from codtdq.lab.figures.weight_histograms import weight_histograms
+from codtdq.lab.mask_grid import MaskRow
+from codtdq.lab.text import safe_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,11 +81,9 @@ def draw_figures(
         )
     if diagnosis.gallery:
         yield NamedFigure(
-            "masks",
-            "Masks by method",
-            "The images of the gallery, with S under each mask.",
-            mask_grid(_mask_rows(diagnosis)),
-        )
+            "masks", "Masks by method", "The images of the gallery, with S under each mask.",
+            mask_figure(_mask_rows(diagnosis)),
+        )  # fmt: skip
     titles = {m.method: m.title for m in diagnosis.methods}
     for layer in dict.fromkeys(sample.layer for sample in diagnosis.weight_samples):
         found = {titles[s.method]: s.weight for s in diagnosis.weight_samples if s.layer == layer}
@@ -93,11 +93,6 @@ def draw_figures(
             "Counts by value and output channel, of the weights that each method multiplies by.",
             weight_histograms(layer, found),
         )
-
-
-def safe_name(text: str) -> str:
-    """A name that any file system takes."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip(".-") or "unnamed"
 
 
 def _mask_rows(diagnosis: Diagnosis) -> list[MaskRow]:

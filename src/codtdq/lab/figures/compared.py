@@ -32,15 +32,15 @@ class Compared:
         return (self.sample.x != 0) & (self.sample.x_hat == 0)
 
     def zeroed_share(self) -> float:
-        """Share of the boundary's non-zero elements that became 0; NaN without any."""
+        """Return the share of the boundary's non-zero elements that became 0; NaN without any."""
         evidence = self.boundary & (self.sample.x != 0)
         return float(self.zeroed[evidence].mean()) if evidence.any() else float("nan")
 
 
 def sampled_layers(diagnosis: Diagnosis) -> list[str]:
-    """Layers of which two quantized methods or more keep a sample with boundary tokens.
+    """Return the layers of which two quantized methods or more keep a sample with boundary tokens.
 
-    They come in the order of the samples, the most telling first.
+    They come in the order of the samples, the highest-ranked first.
     """
     usable = [
         s
@@ -52,7 +52,7 @@ def sampled_layers(diagnosis: Diagnosis) -> list[str]:
 
 
 def naive_and_better(diagnosis: Diagnosis, layer: str) -> tuple[Compared, Compared]:
-    """The naive method (else the one with the lowest S) and the best other one."""
+    """Return the naive method (else the one with the lowest S) and the best other one."""
     found = [
         _compared(diagnosis, sample)
         for sample in diagnosis.samples

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from codtdq.errors import ConfigError
+from codtdq.io import write_bytes
 from codtdq.lab.figures.style import DPI, styled
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ FORMATS = ("png", "svg")
 
 @styled
 def figure_bytes(figure: Figure, form: str, dpi: int = DPI) -> bytes:
-    """A figure as PNG or SVG; no date and no version of a program in it."""
+    """Return a figure as PNG or SVG; no date and no version of a program in it."""
     if form not in FORMATS:
         raise ConfigError(f"figure format {form!r}; accepted: {', '.join(FORMATS)}")
     metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
@@ -33,9 +33,4 @@ def figure_bytes(figure: Figure, form: str, dpi: int = DPI) -> bytes:
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure in the format of the suffix, atomically."""
     path = Path(path)
-    data = figure_bytes(figure, path.suffix.removeprefix("."))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
-    return path
+    return write_bytes(path, figure_bytes(figure, path.suffix.removeprefix(".")))

@@ -42,7 +42,7 @@ def hyperparameter_sensitivity(
     metric: str = "S",
     reference: float | None = None,
 ) -> Figure:
-    """One panel per hyper-parameter: the default line in colour, every other setting as a dot.
+    """Draw one panel per hyper-parameter: the default line in colour, every other setting as a dot.
 
     rows: (g, tau, zr, score), None for no bound. The line holds the other two at their default;
     where the default was not measured, at those of the best row. reference: the score of FP32.
@@ -92,7 +92,7 @@ def hyperparameter_sensitivity(
 
 
 def _centre(points: Sequence[Setting], default: Setting) -> Setting:
-    """The measured default, else the best row."""
+    """Return the measured default, else the best row."""
     same = [p for p in points if p[:3] == default[:3]]
     return same[0] if same else max(points, key=lambda p: p.score)
 

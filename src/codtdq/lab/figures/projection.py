@@ -84,7 +84,7 @@ def projection(methods: Sequence[MethodRecord], *, tau: float = 1.0, zr: float =
 
 
 def share_beyond(edges: NDArray[np.floating], counts: NDArray[np.integer], bound: float) -> float:
-    """Share of counts in bins above the one that holds the bound.
+    """Return the share of counts in bins above the one that holds the bound.
 
     A projected group lies on its bound, in that bin, and does not count as beyond.
     """

@@ -102,14 +102,14 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 
 def colours(methods: Sequence[str]) -> dict[str, str]:
-    """A colour per method: FP32 is ink, the others follow in the order given."""
+    """Return a colour per method: FP32 is ink, the others follow in the order given."""
     others = [name for name in methods if name != FLOAT]
     found = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(others)}
     return {name: found.get(name, INK) for name in methods}
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Dashes and marker of the index-th line."""
+    """Return the dashes and marker of the index-th line."""
     return {
         "linestyle": DASHES[index % len(DASHES)],
         "marker": MARKERS[index % len(MARKERS)],

@@ -76,7 +76,7 @@ def token_ranges(diagnosis: Diagnosis, layer: str | None = None) -> Figure:
 def token_maxima(
     values: NDArray[np.float32], token: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Tokens that occur, ascending, and the largest |value| of each."""
+    """Return the tokens that occur, ascending, and the largest |value| of each."""
     names, place = np.unique(token, return_inverse=True)
     largest = np.zeros(len(names))
     np.maximum.at(largest, place, np.abs(values).astype(np.float64))

@@ -19,7 +19,7 @@ BINS, BANDS = 48, 12
 
 @styled
 def weight_histograms(layer: str, weights: Mapping[str, NDArray[np.floating]]) -> Figure:
-    """One ridge per band of output channels; panels share the axis of values, not of counts.
+    """Draw one ridge per band of output channels; panels share the axis of values, not of counts.
 
     weights: title of a method -> the layer's weight as used in the product, [O, ...]. Weights on
     a 4-bit grid show as separate spikes; a range that an outlier stretched shows as few of them.
@@ -73,7 +73,7 @@ def weight_histograms(layer: str, weights: Mapping[str, NDArray[np.floating]]) -
 def banded_counts(
     weight: NDArray[np.floating], edges: NDArray[np.floating]
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """First output channel of each band, and counts [bands, bins] of its weights."""
+    """Return the first output channel of each band, and counts [bands, bins] of its weights."""
     rows = np.asarray(weight, dtype=np.float64).reshape(len(weight), -1)
     bands = np.array_split(np.arange(len(rows)), min(BANDS, len(rows)))
     counts = np.stack([np.histogram(rows[band], bins=edges)[0] for band in bands])
@@ -81,7 +81,7 @@ def banded_counts(
 
 
 def _outline(edges: NDArray[np.floating], heights: NDArray[np.int64]) -> NDArray[np.floating]:
-    """Corners of a histogram, [2 bins + 2, 2]."""
+    """Return the corners of a histogram, [2 bins + 2, 2]."""
     across = np.repeat(edges, 2)
     up = np.concatenate([[0], np.repeat(heights, 2), [0]])
     return np.column_stack([across, up])

@@ -24,7 +24,7 @@ PER_IMAGE = "S"  # one metric per image: five would make the page as large as th
 
 
 def benchmark_page(results: Results, command: str, source: str = "") -> str:
-    """The HTML text; `command` and `source` say where it comes from."""
+    """Return the HTML text; `command` and `source` say where it comes from."""
     scopes = scopes_of(results.rows)
     models = ", ".join(dict.fromkeys(scope.model for scope in scopes))
     methods = len({row["method"] for row in results.rows})
@@ -47,7 +47,7 @@ def benchmark_page(results: Results, command: str, source: str = "") -> str:
 
 
 def _scope(scope: Scope, entries: Sequence[Entry]) -> dict[str, Any]:
-    """One comparison: its methods, with all data sets of each in one row."""
+    """Return one comparison: its methods, with all data sets of each in one row."""
     datasets = datasets_of(entries)
     rows: dict[str, dict[str, Entry]] = {}
     for entry in sorted(entries, key=lambda entry: order_of(entry.method)):
@@ -99,7 +99,7 @@ def _method(ident: str, found: dict[str, Entry], datasets: Sequence[str]) -> dic
 
 
 def _mean(diagnoses: Any) -> float | None:
-    """Mean SQNR over cells that tell it."""
+    """Return the mean SQNR over cells that tell it."""
     known = [d["sqnr_db"] for d in diagnoses if d and d.get("sqnr_db") is not None]
     return statistics.fmean(known) if known else None
 

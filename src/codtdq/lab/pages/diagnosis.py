@@ -33,7 +33,7 @@ class Drawing:
 
 
 def diagnosis_page(diagnosis: Diagnosis, drawings: Sequence[Drawing] = ()) -> str:
-    """The HTML text; figures stand in it where they are given."""
+    """Return the HTML text; figures stand in it where they are given."""
     count = len(diagnosis.images)
     titles = ", ".join(record.title for record in diagnosis.methods)
     sections = [

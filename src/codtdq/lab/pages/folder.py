@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +9,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from codtdq.errors import DataError
+from codtdq.io import draft_folder
 from codtdq.lab.diagnosis.record import Diagnosis, GalleryItem
 from codtdq.lab.pages.diagnosis import Drawing, diagnosis_page
+from codtdq.lab.text import safe_name
 from codtdq.progress import Progress
 
 PAGE = "report.html"
@@ -37,20 +36,9 @@ def write_folder(
     overwrite: replace the files of an earlier diagnosis; others in the folder stay.
     """
     path = check_folder(out, overwrite=overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
-    try:
-        draft.chmod(0o755)
+    with draft_folder(path) as draft:
         _fill(diagnosis, draft, figures)
         names = sorted(p.relative_to(draft) for p in draft.rglob("*") if p.is_file())
-        path.mkdir(exist_ok=True)
-        for item in sorted(draft.iterdir()):
-            goal = path / item.name
-            if goal.is_dir():
-                shutil.rmtree(goal)
-            os.replace(item, goal)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return [path / name for name in names]
 
 
@@ -83,9 +71,7 @@ def _draw(diagnosis: Diagnosis, folder: Path) -> list[Drawing]:
 
 
 def _pictures(item: GalleryItem, index: int, folder: Path) -> dict[str, str]:
-    """The arrays of one image as PNG files; their paths by title."""
-    from codtdq.lab.figures.collection import safe_name
-
+    """Write the arrays of one image as PNG files; returns their paths by title."""
     arrays: dict[str, NDArray[np.uint8]] = {
         "image": item.image,
         "ground-truth": item.truth,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from codtdq.lab.text import plain
+
+DIGITS = 6  # significant ones: enough for a chart, half the bytes
 # The page may show what it brings, and can load nothing: browsers enforce it.
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -18,36 +20,27 @@ Section = tuple[str, str, str]  # id, title, body
 
 
 def escape(text: object) -> str:
-    """Text for HTML, attributes included."""
+    """Return text for HTML, attributes included."""
     return html.escape(str(text), quote=True)
 
 
 def asset(name: str) -> str:
-    """A file of the `assets` folder."""
+    """Return a file of the `assets` folder."""
     return (resources.files("codtdq.lab.pages") / "assets" / name).read_text(encoding="utf-8")
 
 
-def plain(value: Any, digits: int = 6) -> Any:
-    """JSON-ready, floats at `digits` significant ones; what is not a finite number is None."""
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, digits) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, digits) for item in value]
-    return value
-
-
 def embedded(data: Any) -> str:
-    """JSON that no text inside can end early: every `<` is written as an escape."""
-    text = json.dumps(plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Return JSON that no text inside can end early: every `<` is written as an escape."""
+    text = json.dumps(
+        plain(data, digits=DIGITS), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     return text.replace("<", "\\u003c")
 
 
 def page(
     title: str, subtitle: str, sections: Sequence[Section], data: Any, scripts: Iterable[str]
 ) -> str:
-    """The whole document. Bodies of sections are HTML; titles and subtitle are text."""
+    """Return the whole document. Bodies of sections are HTML; titles and subtitle are text."""
     links = "".join(f'<li><a href="#{i}">{escape(name)}</a></li>' for i, name, _ in sections)
     cards = "\n".join(
         f'<section id="{i}" aria-labelledby="{i}-title"><h2 id="{i}-title">{escape(name)}</h2>\n'
@@ -94,7 +87,7 @@ def scrolling_table(ident: str, label: str, *, tall: bool = False) -> str:
 
 
 def command_block(command: str) -> str:
-    """The command that made the page, to copy."""
+    """Return the command that made the page, to copy."""
     return (
         '<h3>The command that made this page</h3><pre id="command">'
         f'{escape(command)}</pre><button type="button" id="copy-command">Copy</button>'
@@ -102,7 +95,7 @@ def command_block(command: str) -> str:
 
 
 def facts(data: Mapping[str, Any]) -> str:
-    """Nested facts as a list of names and values."""
+    """Return the nested facts as a list of names and values."""
     rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in _flat(data))
     return f"<dl>{rows}</dl>"
 

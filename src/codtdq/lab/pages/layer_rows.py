@@ -38,7 +38,7 @@ MOST_BINS = 48
 
 
 def columns() -> list[dict[str, Any]]:
-    """Columns of the layer table, in order."""
+    """Return the columns of the layer table, in order."""
     texts: list[dict[str, Any]] = [
         {"key": "order", "label": "#", "title": "position in the forward pass", "digits": 0},
         {"key": "name", "label": "layer", "title": "its name", "text": True, "lead": True},
@@ -55,7 +55,7 @@ def columns() -> list[dict[str, Any]]:
 
 
 def row(layer: LayerRecord) -> dict[str, Any]:
-    """One line of the table; what is unknown is left out."""
+    """Return one line of the table; what is unknown is left out."""
     grid = layer.grid
     return {
         "id": layer.name,

@@ -22,10 +22,7 @@ class PredictedBand:
     """Which tokens lie on the band, by image, operator and call."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        reference: FloatReference,
-        protocol: BoundaryProtocol | None = None,
+        self, model: nn.Module, reference: FloatReference, protocol: BoundaryProtocol | None = None
     ) -> None:
         protocol = protocol or BoundaryProtocol()
         maps = token_maps(model, reference.batches[0])
@@ -37,13 +34,13 @@ class PredictedBand:
             self._images.append(Labels(band, maps, protocol))
 
     def labels(self, image: int, operator: str, call: int, tokens: int) -> Tensor | None:
-        """Whether tokens are on the band, bool [tokens]; None where they have no place."""
+        """Return whether tokens are on the band, bool [tokens]; None where they have no place."""
         found = self._images[image].of(operator, call, tokens)
         return None if found is None else found == BOUNDARY
 
 
 def _mask(logits: Tensor, size: tuple[int, int], postprocess: str) -> NDArray[np.uint8]:
-    """A mask uint8 [H, W]; a network that predicts no map [1, 1, h, w] has no band."""
+    """Return a mask uint8 [H, W]; a network that predicts no map [1, 1, h, w] has no band."""
     if logits.ndim != 4 or logits.shape[1] != 1 or not bool(torch.isfinite(logits).all()):
         return np.zeros(size, np.uint8)
     return to_mask(logits[0], size, postprocess)

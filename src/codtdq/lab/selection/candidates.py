@@ -49,7 +49,7 @@ def candidate_grid(
     taus: Sequence[float | None] = TAUS,
     zero_ratios: Sequence[float | None] = ZERO_RATIOS,
 ) -> list[Candidate]:
-    """All combinations, each once, in the order given."""
+    """Return all combinations, each once, in the order given."""
     found = [Candidate(*values) for values in itertools.product(groups, taus, zero_ratios)]
     return list(dict.fromkeys(found))
 

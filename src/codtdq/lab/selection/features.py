@@ -37,7 +37,7 @@ def logits_of(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def sampled(values: Tensor) -> Tensor:
-    """At most SAMPLES values of a tensor, at positions that depend on its size only."""
+    """Return at most SAMPLES values of a tensor, at positions that depend on its size only."""
     flat = values.detach().float().reshape(-1)
     if flat.numel() <= SAMPLES:
         return flat.clone()
@@ -120,7 +120,7 @@ class Drift:
         }
 
     def logits(self) -> float:
-        """The same of the mask logits."""
+        """Return the same of the mask logits."""
         return _ratio(self._error[""], self._power[""])
 
 
@@ -129,7 +129,7 @@ def _ratio(error: float, power: float) -> float:
 
 
 def _joined(seen: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    """The samples of one image, all calls of a point in one vector; empties `seen`."""
+    """Return the samples of one image, all calls of a point in one vector; empties `seen`."""
     joined = {name: torch.cat(parts) for name, parts in seen.items()}
     seen.clear()
     return joined

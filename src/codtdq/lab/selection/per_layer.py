@@ -45,7 +45,7 @@ class LayerChoice:
     runner_up: float  # score of the next best setting: how clear the choice is
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {"name": self.name, "role": self.role, **self.candidate.fields(),
                 "score": self.score, "runner_up": self.runner_up}  # fmt: skip
 

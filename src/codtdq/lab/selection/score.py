@@ -46,7 +46,7 @@ class Terms:
         return sum(weight * getattr(self, name) for name, weight in WEIGHTS.items())
 
     def to_dict(self) -> dict[str, float]:
-        """The terms and the score."""
+        """Return the terms and the score."""
         return {"score": self.score, **asdict(self)}
 
 

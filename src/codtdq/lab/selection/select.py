@@ -29,7 +29,7 @@ class Scored:
     act_bits: float  # effective bits per activation, scales included: what the setting costs
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         fields = self.candidate.fields()
         return {**fields, "bits_per_activation": self.act_bits, **self.terms.to_dict()}
 
@@ -53,7 +53,7 @@ class Selection:
         return self.chosen.candidate.config(self.base).replace(name=f"{self.base.name}-selected")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {
             "base": self.base.name,
             "images": self.images,

@@ -76,20 +76,20 @@ class InputStatistics:
             yield
 
     def eta(self) -> float:
-        """Mean over operators of the mean of eta / (1 + eta)."""
+        """Return the mean over operators of the mean of eta / (1 + eta)."""
         return _average([seen.eta for seen in self._seen.values()])
 
     def rho0(self) -> float:
-        """Mean over operators of the mean rho_0 of a group."""
+        """Return the mean over operators of the mean rho_0 of a group."""
         return _average([seen.rho0 for seen in self._seen.values()])
 
     def boundary_rho0(self) -> float:
-        """The same over tokens on the band; 0 where no prediction has a band."""
+        """Return the same over tokens on the band; 0 where no prediction has a band."""
         return _average([seen.boundary for seen in self._seen.values()])
 
 
 def bounded_eta(result: ActivationResult) -> Tensor:
-    """The bounded form eta / (1 + eta) of every group; 1 where the input was not finite."""
+    """Return the bounded form eta / (1 + eta) of every group; 1 where the input was not finite."""
     return (result.eta / (1 + result.eta)).nan_to_num(nan=1.0, posinf=1.0)
 
 

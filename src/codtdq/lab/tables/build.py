@@ -40,7 +40,7 @@ def build_tables(
     digits: int = 3,
     with_published: bool = False,
 ) -> list[Table]:
-    """Every table of a kind that the results can fill; "all" is every kind.
+    """Return every table of a kind that the results can fill; "all" is every kind.
 
     metrics: columns of score tables, and what paired statistics compare (only S if not given).
     with_published: the paper's numbers beside ours; an error unless every row is the paper's
@@ -71,7 +71,7 @@ def build_tables(
 def render_tables(
     tables: Sequence[Table], style: str = "paper", *, width: int = 140, ansi: bool = False
 ) -> str:
-    """All tables in one style, ready to print or to write."""
+    """Return all tables in one style, ready to print or to write."""
     if style == "csv":
         if len({table.kind for table in tables}) > 1:
             kinds = ", ".join(dict.fromkeys(table.kind for table in tables))

@@ -84,5 +84,5 @@ def order_of(method: str) -> tuple[int, str]:
 
 
 def stress_title(stress: str) -> str:
-    """What a stress is, in words."""
+    """Return what a stress is, in words."""
     return STRESSES.get(stress, f"stress {stress!r}")

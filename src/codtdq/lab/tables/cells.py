@@ -10,7 +10,7 @@ RELEASED = "released code"
 
 
 def method_cell(entry: Entry, footnotes: Footnotes, several_budgets: bool = False) -> Cell:
-    """The title of a method, with the mark of where its code comes from.
+    """Return the title of a method, with the mark of where its code comes from.
 
     Float and naive references are nobody's method and carry none.
     """
@@ -21,12 +21,12 @@ def method_cell(entry: Entry, footnotes: Footnotes, several_budgets: bool = Fals
 
 
 def failure_refs(entry: Entry, footnotes: Footnotes) -> tuple[str, ...]:
-    """References to what went wrong, for any seed."""
+    """Return the references to what went wrong, for any seed."""
     return tuple(footnotes.number(text) for text in failures(entry))
 
 
 def failures(entry: Entry) -> list[str]:
-    """What went wrong, one text per reason."""
+    """Return what went wrong, one text per reason."""
     seeds: dict[str, list[str]] = {}
     for row in entry.failures:
         reason = " ".join(str(row.get("error") or "no reason recorded").split())

@@ -63,12 +63,12 @@ class Entry:
         return self.ranked and not self.ours and bool(self.rows)
 
     def values(self, metric: str) -> list[float]:
-        """A metric by seed; a seed without it counts as not a number."""
+        """Return a metric by seed; a seed without it counts as not a number."""
         found = [row["metrics"].get(metric) for row in self.rows]
         return [math.nan if value is None else float(value) for value in found]
 
     def mean(self, metric: str) -> float:
-        """Mean over seeds; not a number if there is none."""
+        """Return the mean over seeds; not a number if there is none."""
         values = self.values(metric)
         return statistics.fmean(values) if values else math.nan
 
@@ -80,7 +80,7 @@ class Entry:
         return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
     def effective_bits(self, kind: str) -> float | None:
-        """Measured bits per value with all side information, mean over seeds."""
+        """Return the measured bits per value with all side information, mean over seeds."""
         found = [(row["bits"] or {}).get(kind) for row in self.rows]
         bits = [float(value) for value in found if value is not None]
         return statistics.fmean(bits) if bits else None

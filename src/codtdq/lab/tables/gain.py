@@ -26,7 +26,7 @@ METRIC = "S"
 
 
 def strongest(entries: Sequence[Entry], metric: str = METRIC) -> list[Entry]:
-    """Baselines with the highest mean; several only if they are exactly alike."""
+    """Return the baselines with the highest mean; several only if they are exactly alike."""
     found = [e for e in entries if e.baseline and math.isfinite(e.mean(metric))]
     best = max((entry.mean(metric) for entry in found), default=math.nan)
     alike = [entry for entry in found if entry.mean(metric) == best]
@@ -34,7 +34,7 @@ def strongest(entries: Sequence[Entry], metric: str = METRIC) -> list[Entry]:
 
 
 def gain_table(scopes: Mapping[Scope, Sequence[Entry]], options: Options) -> Table | None:
-    """The paper's table of backbone-wise gains; one line per model and data set.
+    """Return the paper's table of backbone-wise gains; one line per model and data set.
 
     The strongest baseline is the one with the highest mean S on that data set among the W4A4
     methods that are not ours, naive W4A4 included.

@@ -36,7 +36,7 @@ _SPECIAL = {
 
 
 def render(table: Table) -> str:
-    """A floating table over both columns; notes stand below it."""
+    """Return a floating table over both columns; notes stand below it."""
     columns, count = table.columns, len(table.columns)
     groups = [_escaped(column.group) for column in columns]
     lines = [
@@ -76,7 +76,7 @@ def render(table: Table) -> str:
 
 
 def _spec(columns: list[Column]) -> str:
-    """Column types, with a rule before every group."""
+    """Return the column types, with a rule before every group."""
     spec, before = "", columns[0].group
     for index, column in enumerate(columns):
         bar = " | " if index == 1 or (index and column.group != before) else ""

@@ -103,15 +103,15 @@ class Footnotes:
         self._numbers: dict[str, str] = {}
 
     def letter(self, text: str) -> str:
-        """The letter of a text."""
+        """Return the letter of a text."""
         return self._letters.setdefault(text, chr(ord("a") + len(self._letters)))
 
     def number(self, text: str) -> str:
-        """The number of a text."""
+        """Return the number of a text."""
         return self._numbers.setdefault(text, str(len(self._numbers) + 1))
 
     def texts(self) -> dict[str, str]:
-        """Key -> text, letters first."""
+        """Return key -> text, letters first."""
         return {key: text for part in (self._letters, self._numbers) for text, key in part.items()}
 
 
@@ -128,7 +128,7 @@ def decimal(value: float, digits: int, *, sign: bool = False) -> str:
 
 
 def plain(value: Any) -> str:
-    """A property of a method in words."""
+    """Return a property of a method in words."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):

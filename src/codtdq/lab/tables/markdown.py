@@ -8,7 +8,7 @@ from codtdq.lab.tables.layout import Cell, Table
 
 
 def render(table: Table) -> str:
-    """One pipe table with its notes; a heading of a group is a line of its own."""
+    """Return one pipe table with its notes; a heading of a group is a line of its own."""
     heads = [_escaped(f"{column.group} {column.label}".strip()) for column in table.columns]
     rules = ["---:" if column.number else ":---" for column in table.columns]
     lines = [f"### {_escaped(table.title)}", "", _row(heads), _row(rules)]

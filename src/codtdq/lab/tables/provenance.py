@@ -12,7 +12,7 @@ _VERSIONS = ("codtdq", "torch", "numpy", "python")
 
 
 def statement(entries: Sequence[Entry], what: str = "Simulated W4A4") -> list[str]:
-    """Notes drawn from the rows themselves; whatever is mixed is said."""
+    """Return the notes drawn from the rows themselves; whatever is mixed is said."""
     rows = [row for entry in entries for row in entry.rows]
     if not rows:
         return [f"{what}: no cell of this table has finished."]
@@ -36,7 +36,7 @@ def statement(entries: Sequence[Entry], what: str = "Simulated W4A4") -> list[st
 
 
 def _mixed(rows: Sequence[Row], environments: Sequence[dict[str, Any]]) -> list[str]:
-    """Everything that should be one and is not."""
+    """Return everything that should be one and is not."""
     found = []
     budgets = _distinct(row["budget"] for row in rows if row["budget"])
     if len(budgets) > 1:

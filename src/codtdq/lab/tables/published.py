@@ -25,7 +25,7 @@ def published() -> dict[str, Any]:
 
 
 def published_entry(model: str, dataset: str, method: str) -> dict[str, Any] | None:
-    """What the paper prints for a cell; None if it prints nothing."""
+    """Return what the paper prints for a cell; None if it prints nothing."""
     found = [
         entry
         for entry in published()["entries"]
@@ -35,7 +35,7 @@ def published_entry(model: str, dataset: str, method: str) -> dict[str, Any] | N
 
 
 def published_gain(model: str, dataset: str) -> dict[str, Any] | None:
-    """A row of the paper's gain table; None if it has none."""
+    """Return a row of the paper's gain table; None if it has none."""
     rows = published()["gains"]
     return next((r for r in rows if (r["model"], r["dataset"]) == (model, dataset)), None)
 

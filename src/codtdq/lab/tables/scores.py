@@ -60,7 +60,7 @@ def main_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Tabl
 
 
 def ablation_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Table | None:
-    """Table 4, with every variant of the paper's variant table and ours."""
+    """Build Table 4, with every variant of the paper's variant table and ours."""
     used = [entry for entry in entries if entry.method in ABLATION]
     if not any(entry.method in ABLATION_ONLY for entry in used):
         return None
@@ -76,7 +76,7 @@ def ablation_table(scope: Scope, entries: Sequence[Entry], options: Options) -> 
 
 
 def bits_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Table | None:
-    """Table 1: naive quantization by bit width."""
+    """Build Table 1: naive quantization by bit width."""
     used = [entry for entry in entries if entry.method in BIT_WIDTHS]
     if len({entry.method for entry in used}) < 2:
         return None
@@ -199,7 +199,7 @@ def _unranked(entries: Sequence[Entry]) -> str:
 def _record(
     scope: Scope, group: str, entry: Entry, metrics: Sequence[Metric], options: Options
 ) -> dict[str, Any]:
-    """One entry at full precision, flat."""
+    """Return one entry at full precision, flat."""
     info, environment = entry.info, (entry.rows[0].get("environment") or {}) if entry.rows else {}
     record: dict[str, Any] = {
         "model": scope.model,

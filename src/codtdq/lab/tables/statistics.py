@@ -62,7 +62,7 @@ def paired(
 
 
 def bootstrap_means(differences: Floats, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Means [resamples, m] of `differences` [n, m] over images drawn with replacement.
+    """Return the means [resamples, m] of `differences` [n, m] over images drawn with replacement.
 
     All columns share the draws, so that methods are compared on the same resampled images.
     """
@@ -89,7 +89,7 @@ def compare(
     level: float = LEVEL,
     seed: int = 0,
 ) -> dict[str, Comparison]:
-    """Every other method against `reference`; higher: whether a higher score is better."""
+    """Compare every other method with `reference`; higher: whether a higher score is better."""
     differences, names, images = paired(scores, reference)
     if not names or not images:
         return {}

@@ -14,7 +14,7 @@ _BAR = " | "
 
 
 def render(table: Table, *, width: int = 140, ansi: bool = False) -> str:
-    """The table in as many panels as the width asks for; every panel repeats the methods.
+    """Return the table in as many panels as the width asks for; every panel repeats the methods.
 
     ansi: best bold and second underlined by terminal codes; otherwise *best* and _second_.
     """
@@ -37,14 +37,14 @@ def render(table: Table, *, width: int = 140, ansi: bool = False) -> str:
 
 
 def _text(cell: Cell) -> str:
-    """What a cell shows, without the marks of best and second."""
+    """Return what a cell shows, without the marks of best and second."""
     beside = f" ({cell.beside})" if cell.beside else ""
     refs = "".join(f"[{ref}]" for ref in cell.refs)
     return f"{cell.text}{beside}{refs and ' '}{refs}"
 
 
 def _blocks(columns: Sequence[Column]) -> list[list[int]]:
-    """Indices of columns after the first, those of one group together."""
+    """Return the indices of columns after the first, those of one group together."""
     blocks: list[list[int]] = []
     for index, column in enumerate(columns[1:], start=1):
         if blocks and columns[blocks[-1][0]].group == column.group:
@@ -67,7 +67,7 @@ def _room_for_groups(columns: Sequence[Column], widths: list[int]) -> list[int]:
 
 
 def _panels(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[list[list[int]]]:
-    """Blocks per panel."""
+    """Return the blocks per panel."""
     panels: list[list[list[int]]] = [[]]
     used = widths[0]
     for block in _blocks(columns):

@@ -78,7 +78,7 @@ def warp(image: np.ndarray, view: Affine, out: int) -> np.ndarray:
 
 
 def jitter_colours(rng: np.random.Generator, image: np.ndarray, strength: float) -> np.ndarray:
-    """Random brightness, contrast, saturation and channel gains; strength 0 changes nothing."""
+    """Change brightness, contrast, saturation and channel gains; strength 0 changes nothing."""
     contrast = math.exp(rng.uniform(-0.6, 0.6) * strength)
     saturation = max(0.0, 1.0 + rng.uniform(-1.0, 0.8) * strength)
     gains = np.exp(rng.uniform(-0.2, 0.2, 3) * strength).astype(np.float32)

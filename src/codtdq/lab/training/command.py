@@ -94,7 +94,7 @@ def run_train(args: argparse.Namespace) -> TrainResult:
 
 
 def summary(result: TrainResult) -> str:
-    """Lines for a person: where the run stands and how it scores."""
+    """Return the lines for a person: where the run stands and how it scores."""
     lines = [f"{result.out_dir}: step {result.step} of {result.steps}"]
     if not result.finished:
         lines[0] += f", stopped by {result.stopped_by}; continue with --resume"

@@ -50,7 +50,7 @@ def compose_camouflage(
 
 
 def _calm_view(rng: np.random.Generator, photo: np.ndarray, size: int) -> Affine:
-    """The most uniform of some random windows.
+    """Return the most uniform of some random windows.
 
     Photos show objects of their own; a calm window rarely holds a whole one, which the mask
     would wrongly call background.
@@ -88,7 +88,7 @@ def _match_colours(
 
 
 def _shading(rng: np.random.Generator, size: int, amount: float) -> np.ndarray:
-    """A linear light gradient across the object, [size, size, 1] around 1."""
+    """Return a linear light gradient across the object, [size, size, 1] around 1."""
     axis = np.linspace(-1.0, 1.0, size, dtype=np.float32)
     slope_x, slope_y = rng.uniform(-amount, amount, 2)
     light: np.ndarray = 1.0 + slope_x * axis[None, :] + slope_y * axis[:, None]

@@ -121,14 +121,14 @@ class TrainConfig:
             raise ConfigError(f"{field} is {getattr(self, field)}; it must be {accepted}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; `from_dict` is the inverse."""
+        """Return plain JSON types; `from_dict` is the inverse."""
         data = dataclasses.asdict(self)
         data["sources"] = [dataclasses.asdict(source) for source in self.sources]
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrainConfig:
-        """Strict inverse of `to_dict`: unknown and missing keys raise `ConfigError`."""
+        """Read what `to_dict` gave: unknown and missing keys raise `ConfigError`."""
         fields = dict(data)
         sources = fields.get("sources")
         if not isinstance(sources, list | tuple):

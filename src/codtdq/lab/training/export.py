@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.io import write_text
 from codtdq.lab.training.config import TrainConfig, load_config
-from codtdq.lab.training.state import RunFolder, read_state, write_text
+from codtdq.lab.training.state import RunFolder, read_state
 from codtdq.models.registry import build_model
 from codtdq.models.weights import load_checkpoint, save_weights
 
@@ -74,7 +75,7 @@ def model_card(
     date: str,
     licence_note: str = LICENCE_NOTE,
 ) -> str:
-    """The card as Markdown; scores: validation rows of the log."""
+    """Return the card as Markdown; scores: validation rows of the log."""
     total = sum(spec.weight for spec in config.sources)
     lines = [f"# {config.model}", "", f"Date: {date}  ", f"Parameters: {parameters:,}", ""]
     lines += ["## Training data", "", "| source | what | share | held out |", "|---|---|---|---|"]

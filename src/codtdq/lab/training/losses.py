@@ -109,7 +109,7 @@ def _bce_iou(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 def _box_mean(mask: Tensor, window: int, scale: float) -> Tensor:
-    """Mean over a window x window square (scaled, odd), zeros outside the image."""
+    """Return the mean over a window x window square (scaled, odd), zeros outside the image."""
     half = max(1, round(window // 2 * scale))
     return _line_mean(_line_mean(mask, half, -1), half, -2)
 

@@ -21,7 +21,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Decayed and undecayed parameters.
+    """Return the decayed and undecayed parameters.
 
     Norms, biases, scalars and bias tables are not decayed: they set levels, they do not mix.
     """
@@ -39,7 +39,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW over `parameter_groups`."""
+    """Build AdamW over `parameter_groups`."""
     return torch.optim.AdamW(parameter_groups(model, config.weight_decay), lr=config.lr)
 
 

@@ -16,7 +16,7 @@ def squash(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def squash_sample(sample: Sample, side: int) -> Sample:
-    """The same sample with image and mask at side x side."""
+    """Return the same sample with image and mask at side x side."""
     assert sample.mask is not None
     return Sample(sample.name, squash(sample.image, side), squash(sample.mask, side))
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from codtdq.io import write_text
+from codtdq.lab.interrupt import StopRequest
 from codtdq.lab.training.config import TrainConfig
-from codtdq.lab.training.interrupt import StopRequest
 from codtdq.lab.training.losses import LOSSES
 from codtdq.lab.training.optimise import WeightAverage, learning_rate, make_optimizer
-from codtdq.lab.training.state import RunFolder, save_state, write_text
+from codtdq.lab.training.state import RunFolder, save_state
 from codtdq.lab.training.stream import BatchStream
 from codtdq.lab.training.validate import to_inputs, to_masks, validate, validation_sets
 from codtdq.models.registry import build_model, model_info
@@ -155,7 +156,7 @@ class Session:
                 save_state(self.folder.best, {"step": self.step, "weights": model.state_dict()})
 
     def evaluated(self) -> nn.Module:
-        """The network to judge and export: the average if there is one."""
+        """Return the network to judge and export: the average if there is one."""
         return self.model if self.average is None else self.average.module
 
     def save(self) -> None:

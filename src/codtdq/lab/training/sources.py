@@ -30,7 +30,7 @@ class Source(Protocol):
     """Anything that gives training pairs."""
 
     def draw(self, rng: np.random.Generator, position: float) -> Pair:
-        """One augmented pair; `position` counts the draws that this source gave before."""
+        """Return one augmented pair; `position` counts the draws that this source gave before."""
         ...
 
 
@@ -43,7 +43,7 @@ class CamosynthSource:
         self._cache: OrderedDict[int, Pair] = OrderedDict()
 
     def draw(self, rng: np.random.Generator, position: float) -> Pair:
-        """A recent image under a random symmetry, sometimes zoomed, with other colours."""
+        """Return a recent image under a random symmetry, sometimes zoomed, with other colours."""
         newest = _SYNTH_START + int(position / self.reuse)
         image, mask = self._fetch(int(rng.integers(max(0, newest - _SYNTH_WINDOW), newest)))
         if rng.random() < 0.3:
@@ -77,7 +77,7 @@ class ComposeSource:
         self._photos: dict[int, np.ndarray] = {}
 
     def draw(self, rng: np.random.Generator, position: float) -> Pair:
-        """A fresh composition with other colours and camera artefacts."""
+        """Return a fresh composition with other colours and camera artefacts."""
         index = int(rng.integers(len(self.folder)))
         if index not in self._photos:
             self._photos[index] = shrink(self.folder[index].image, 2 * self.size)
@@ -97,7 +97,7 @@ class PairsSource:
         self._pairs: dict[int, Pair] = {}
 
     def draw(self, rng: np.random.Generator, position: float) -> Pair:
-        """A random crop, flip and small rotation with other colours."""
+        """Return a random crop, flip and small rotation with other colours."""
         image, mask = self._fetch(self.train[int(rng.integers(len(self.train)))])
         angle = 15.0 if rng.random() < 0.3 else 0.0
         side = self.stored
@@ -113,12 +113,12 @@ class PairsSource:
         return self._pairs[index]
 
     def validation(self) -> list[Sample]:
-        """The held-out images at training size."""
+        """Return the held-out images at training size."""
         return [squash_sample(self.folder[index], self.size) for index in self.held_out]
 
 
 def build_source(spec: SourceSpec, size: int, *, seed: int, reuse: float) -> Source:
-    """The source that a specification describes."""
+    """Return the source that a specification describes."""
     if spec.kind in SYNTHETIC_KINDS:
         split = SYNTHETIC_KINDS[spec.kind]
         return CamosynthSource(size, seed=seed, reuse=reuse, split=split)
@@ -129,7 +129,7 @@ def build_source(spec: SourceSpec, size: int, *, seed: int, reuse: float) -> Sou
 
 
 def camosynth_validation(count: int, size: int) -> list[Sample]:
-    """The first images of camosynth's val split at training size."""
+    """Return the first images of camosynth's val split at training size."""
     return [squash_sample(generate("val", index), size) for index in range(count)]
 
 

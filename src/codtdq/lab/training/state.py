@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.io import atomic_path, write_json, write_text
 from codtdq.lab.training.config import TrainConfig, load_config
 
 STATE_VERSION = 1
@@ -46,8 +46,7 @@ class RunFolder:
                     f"cannot resume {self.path}: {field} was {old!r} and is now "
                     f"{getattr(config, field)!r}; use the old value or another folder"
                 )
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.config, json.dumps(config.to_dict(), indent=2) + "\n")
+        write_json(self.config, config.to_dict(), indent=2)
         state = read_state(self.state) if started else None
         self._trim_log(0 if state is None else int(state["step"]))
         return state
@@ -58,7 +57,7 @@ class RunFolder:
             stream.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete lines of the log."""
+        """Return all complete lines of the log."""
         if not self.log.exists():
             return []
         rows = []
@@ -77,9 +76,8 @@ class RunFolder:
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write a state through a temporary file, so that a crash keeps the previous one."""
-    temporary = path.with_suffix(".tmp")
-    torch.save({"version": STATE_VERSION, **state}, temporary)
-    os.replace(temporary, path)
+    with atomic_path(path) as temporary:
+        torch.save({"version": STATE_VERSION, **state}, temporary)
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -93,10 +91,3 @@ def read_state(path: Path) -> dict[str, Any]:
             f"{path} is not a training state of version {STATE_VERSION}; start the run anew"
         )
     return state
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

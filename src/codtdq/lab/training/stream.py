@@ -39,7 +39,7 @@ class BatchMaker:
         self.shares = weights / weights.sum()
 
     def batch(self, step: int) -> Batch:
-        """Images and masks of one step."""
+        """Return the images and masks of one step."""
         first = step * self.config.batch_size
         pairs = [self._sample(first + i) for i in range(self.config.batch_size)]
         return np.stack([image for image, _ in pairs]), np.stack([mask for _, mask in pairs])
@@ -76,7 +76,7 @@ class BatchStream:
             self._processes.append(process)
 
     def next(self) -> Batch:
-        """The next batch."""
+        """Return the next batch."""
         assert self.step < self.stop
         step, self.step = self.step, self.step + 1
         if self._maker is not None:

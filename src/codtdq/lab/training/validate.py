@@ -13,14 +13,14 @@ from codtdq.data.sample import Sample
 from codtdq.lab.training.config import TrainConfig
 from codtdq.lab.training.losses import bce_iou_loss
 from codtdq.lab.training.sources import PairsSource, camosynth_validation
-from codtdq.metrics import MetricSuite
+from codtdq.metrics import MetricSuite, foreground
 from codtdq.models.registry import ModelInfo
 
 _BATCH = 16
 
 
 def validation_sets(config: TrainConfig) -> dict[str, list[Sample]]:
-    """Validation images by set name: camosynth's val split and each holdout."""
+    """Return the validation images by set name: camosynth's val split and each holdout."""
     sets: dict[str, list[Sample]] = {}
     if config.val_images:
         sets["camosynth-val"] = camosynth_validation(config.val_images, config.size)
@@ -50,7 +50,7 @@ def to_masks(masks: np.ndarray) -> Tensor:
 
 @torch.inference_mode()
 def validate(model: nn.Module, info: ModelInfo, samples: Sequence[Sample]) -> dict[str, float]:
-    """Scores of an eval-mode model: S, weighted F, E, MAE, IoU at 0.5, BCE + IoU loss.
+    """Return the scores of an eval-mode model: S, weighted F, E, MAE, IoU at 0.5, BCE + IoU loss.
 
     Scores are those of soft maps at training size; they guide training and are no benchmark.
     """
@@ -65,7 +65,7 @@ def validate(model: nn.Module, info: ModelInfo, samples: Sequence[Sample]) -> di
         if logits.shape[-2:] != target.shape[-2:]:
             logits = nn.functional.interpolate(logits, target.shape[-2:], mode="bilinear")
         losses += [float(bce_iou_loss(x[None], y[None], 1.0)) for x, y in zip(logits, target)]
-        found, truth = logits > 0, target > 0.5
+        found, truth = logits > 0, torch.from_numpy(foreground(masks)).unsqueeze(1)
         union = (found | truth).sum((1, 2, 3)).clamp(min=1)
         overlaps += ((found & truth).sum((1, 2, 3)) / union).tolist()
         maps = (torch.sigmoid(logits[:, 0]) * 255.0).round().byte().numpy()

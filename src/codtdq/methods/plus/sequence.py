@@ -135,11 +135,7 @@ def _settle_site(
         settings = _unfitted(settings)
     bias = module._parameters.get("bias")
     result = settle(weight, bias, groups, fit, held, settings)
-    fact = {
-        "ridge": result.ridge,
-        "float_error": result.float_error,
-        "error": result.error,
-    }
+    fact = {"ridge": result.ridge, "float_error": result.float_error, "error": result.error}
     _install(bench, site, result.store, result.bias)
     return fact
 

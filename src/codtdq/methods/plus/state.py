@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
+from codtdq.io import atomic_path
 from codtdq.schemes.base import WeightScheme, build_weight_scheme
 
 
@@ -35,11 +34,8 @@ class SettledFiles:
             tensors["bias"] = bias.detach().contiguous()
         meta = {"key": self.key, "name": name, "store": store.record(), "facts": facts}
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".operator-")
-            os.close(handle)
-            save_file(tensors, temporary, metadata={"state": json.dumps(meta)})
-            os.replace(temporary, self._path(name))
+            with atomic_path(self._path(name)) as temporary:
+                save_file(tensors, temporary, metadata={"state": json.dumps(meta)})
         except OSError as error:
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror}") from error
 

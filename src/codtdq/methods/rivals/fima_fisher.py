@@ -115,10 +115,7 @@ class FisherLoss:
         """DPLR loss of a mini-batch."""
         low_rank, diagonal = self.parts(z_hat, z)
         if self._start is None:
-            self._start = (
-                low_rank.detach().clamp(min=TINY),
-                diagonal.detach().clamp(min=TINY),
-            )
+            self._start = (low_rank.detach().clamp(min=TINY), diagonal.detach().clamp(min=TINY))
         return low_rank / self._start[0] + diagonal / self._start[1]
 
     def _as_rows(self, x: Tensor) -> Tensor:

@@ -187,9 +187,7 @@ class NoiseSearch:
 
 
 def in_order(
-    bench: Workbench,
-    settings: NoiseSettings,
-    start: Callable[[Site, Fields, Tensor], None],
+    bench: Workbench, settings: NoiseSettings, start: Callable[[Site, Fields, Tensor], None]
 ) -> None:
     """Call `start(site, fields, absmax)` for every operator with a quantized input, in the running
     order inside one forward pass; for those that run several times before it, from all calls.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError, CheckpointError
+from codtdq.io import atomic_path
 from codtdq.methods.collect import run_model
 from codtdq.methods.rivals.gadt import GroupedTransform
 from codtdq.numerics.affine import code_limits, fake_shifted, fake_shifted_ste
@@ -200,15 +200,13 @@ class OutputTuner:
 
     def _save(self, optimizer: torch.optim.Adam, done: int) -> None:
         assert self._state is not None
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._state.with_suffix(".partial")
         state = {
             "signature": self._signature(), "step": done,
             "thetas": [theta.detach() for theta in self.thetas],
             "optimizer": optimizer.state_dict(),
         }  # fmt: skip
-        torch.save(state, partial)
-        os.replace(partial, self._state)
+        with atomic_path(self._state) as temporary:
+            torch.save(state, temporary)
 
     def _resume(self, optimizer: torch.optim.Adam) -> int:
         """Steps done by an earlier run of the same job; the state of another job is not used."""

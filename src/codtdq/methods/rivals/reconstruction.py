@@ -184,14 +184,7 @@ class Reconstruction:
                 sim.weight_scheme, sim.input_scheme = weight_scheme, quantizer
                 sim.refresh()
         return BlockReport(
-            block.name,
-            len(block.sites),
-            data.images,
-            steps,
-            before,
-            after,
-            kept,
-            undecided,
+            block.name, len(block.sites), data.images, steps, before, after, kept, undecided
         )
 
     def _error(self, data: BlockData, module: nn.Module, loss: Loss) -> float:

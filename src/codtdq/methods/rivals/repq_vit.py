@@ -187,12 +187,7 @@ def _takes_shift(bench: Workbench, norm: str, group: list[Site]) -> bool:
 
 
 def _fold(
-    bench: Workbench,
-    norm: str,
-    group: list[Site],
-    scale: Tensor,
-    shift: Tensor | None,
-    grid: Grid,
+    bench: Workbench, norm: str, group: list[Site], scale: Tensor, shift: Tensor | None, grid: Grid
 ) -> bool:
     """Exchange the per-channel grids of a norm's readers; False if the norm could not take part."""
     folded = fold_into_norm(bench, norm, scale, shift)

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,8 +24,10 @@ from torch import Tensor, nn
 
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.lab.bench.speed.onnx_files import export_fp32, quantize_int8
+from codtdq.lab.text import one_line
 
 EXTRA = "compare"
+LONGEST_NOTE = 200  # characters of an error in a table
 # what each needs to be installed
 COMPETITORS: dict[str, tuple[str, ...]] = {
     "channels-last": (),
@@ -73,12 +74,7 @@ class Bench:
         self._folder = tempfile.TemporaryDirectory(prefix="codtdq-compare-")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
     def build(self, name: str, threads: int) -> Competitor:
@@ -97,7 +93,7 @@ class Bench:
                 output = run()
         # any failure inside someone else's compiler is a fact about it, not about this run
         except Exception as error:
-            return Competitor(None, name, _one_line(error))
+            return Competitor(None, name, one_line(error, LONGEST_NOTE))
         seconds = time.perf_counter() - begin
         return Competitor(run, runtime, "", seconds, self._difference(output))
 
@@ -148,19 +144,21 @@ class Bench:
         return lambda: list(request.infer([images]).values()), f"openvino {version} fp32"
 
     def _exported(self) -> Path:
-        """The network in ONNX, exported once."""
+        """Return the network in ONNX, exported once."""
         if isinstance(self._onnx, UnsupportedError):
             raise self._onnx
         if self._onnx is None:
             try:
                 self._onnx = export_fp32(self._model, self._images, self._file("network.onnx"))
             except Exception as error:  # whatever the exporter meets, all runtimes share it
-                self._onnx = UnsupportedError(f"ONNX export failed: {_one_line(error)}")
+                self._onnx = UnsupportedError(
+                    f"ONNX export failed: {one_line(error, LONGEST_NOTE)}"
+                )
                 raise self._onnx from error
         return self._onnx
 
     def _quantized(self) -> Path:
-        """The exported network in int8, made once."""
+        """Return the exported network in int8, made once."""
         if self._int8 is None:
             self._int8 = quantize_int8(self._exported(), self._file("network-int8.onnx"))
         return self._int8
@@ -186,11 +184,6 @@ def _forward(model: Callable[..., Any], images: Tensor) -> Callable[[], Any]:
             return model(images)
 
     return run
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:200]
 
 
 @contextlib.contextmanager

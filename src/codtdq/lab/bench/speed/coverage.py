@@ -52,7 +52,7 @@ class Coverage:
         return self.native_macs / max(self.macs, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {
             **asdict(self),
             "of_quantized": self.of_quantized,
@@ -93,7 +93,7 @@ def macs_of(module: nn.Module, output: Any) -> int:
 
 
 def coverage_of(work: Work, quantized: set[str], record: BackendRecord | None) -> Coverage:
-    """Coverage of a quantized model by its backend record.
+    """Return the coverage of a quantized model by its backend record.
 
     quantized: names of the quantized operators.
     """

@@ -30,7 +30,7 @@ def run_deployment(
     untrained: bool = False,
     imports: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """One table per model.
+    """Measure one table per model.
 
     batch: images per forward pass; 4 as in the paper. repeats: processes per peak memory.
     """
@@ -81,7 +81,7 @@ def _table(
 
 
 def overheads(samples: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Extra time of each part of the method, relative to the network without it.
+    """Return the extra time of each part of the method, relative to the network without it.
 
     samples: by method, sample i of all from the same round. Ratio of the medians, quartiles of the
     rounds' ratios.

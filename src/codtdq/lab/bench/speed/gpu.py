@@ -29,7 +29,7 @@ class CudaMeter:
     """Times and memory of the current CUDA device."""
 
     def describe(self) -> dict[str, Any]:
-        """The device, and what torch may round FP32 products to on it."""
+        """Return the device, and what torch may round FP32 products to on it."""
         return {
             "device": torch.cuda.get_device_name(),
             "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
@@ -42,7 +42,7 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats()
 
     def times(self, run: Callable[[], object], repeats: int) -> list[float]:
-        """Milliseconds of each call between two CUDA events."""
+        """Return the milliseconds of each call between two CUDA events."""
         pairs = []
         for _ in range(repeats):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -54,7 +54,7 @@ class CudaMeter:
         return [begin.elapsed_time(end) for begin, end in pairs]
 
     def peak_bytes(self) -> int:
-        """Most bytes that were allocated at once since `reset`."""
+        """Return the most bytes that were allocated at once since `reset`."""
         return torch.cuda.max_memory_allocated()
 
 

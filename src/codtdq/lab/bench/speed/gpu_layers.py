@@ -57,7 +57,7 @@ class Survey:
 
 
 def float_survey(name: str, batch: int) -> Survey:
-    """The float network."""
+    """Survey the float network."""
     model = build_model(name, empty=True).to("meta")
     survey = Survey(name, batch, model_info(name).input_size)
     _run(model, survey)
@@ -65,7 +65,7 @@ def float_survey(name: str, batch: int) -> Survey:
 
 
 def quantized_survey(name: str, batch: int, config: str = "cod-tdq") -> Survey:
-    """The network under a preset on the Triton kernels, fused as `use_backend` fuses it."""
+    """Survey the network under a preset on the Triton kernels, fused as `use_backend` does."""
     model = build_model(name, empty=True).to("meta")
     sketched = outline(model, preset(config, model=name), torch.zeros(0))[1]
     assert sketched is not None
@@ -93,7 +93,7 @@ def quantized_survey(name: str, batch: int, config: str = "cod-tdq") -> Survey:
 
 
 def launch_bytes(launch: Launch) -> int:
-    """Bytes that a launch touches if it reads and writes every tensor once."""
+    """Return the bytes that a launch touches if it reads and writes every tensor once."""
     tensors = (value for value in launch.arguments.values() if isinstance(value, Tensor))
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

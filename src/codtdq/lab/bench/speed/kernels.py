@@ -78,7 +78,7 @@ class _Alone(nn.Module):
         self.operator = operator
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the operator gives."""
+        """Return what the operator gives."""
         return self.operator(x)
 
 
@@ -214,7 +214,7 @@ def _tagged(
 
 
 def _row(case: Case, threads: int, timings: dict[str, Timing]) -> dict[str, Any]:
-    """The faster layout of each side, and everything that was measured."""
+    """Return the faster layout of each side, and everything that was measured."""
     best = {}
     for tag, candidates in (("fp32", case.baselines), ("int4", case.natives)):
         best[tag] = min(
@@ -234,7 +234,7 @@ def _row(case: Case, threads: int, timings: dict[str, Timing]) -> dict[str, Any]
 
 
 def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric means over the shapes of a kind."""
+    """Return the geometric means over the shapes of a kind."""
     cells = dict.fromkeys((row["kind"], row["threads"]) for row in rows)
     means = []
     for kind, threads in cells:

@@ -54,7 +54,7 @@ def run_latency(
 
 
 def coverage(subjects: Subjects) -> dict[str, dict[str, Any]]:
-    """Coverage by method, and the operators that stay simulated."""
+    """Return the coverage by method, and the operators that stay simulated."""
     work = work_of(subjects)
     result = {}
     for name, subject in subjects.members.items():
@@ -71,7 +71,7 @@ def coverage(subjects: Subjects) -> dict[str, dict[str, Any]]:
 
 
 def work_of(subjects: Subjects) -> Work:
-    """Operators and MACs of one image."""
+    """Return the operators and MACs of one image."""
     return count_work(subjects.baseline, subjects.images(1))
 
 
@@ -105,7 +105,7 @@ def _cell(
 
 
 def forward(model: nn.Module, images: Tensor) -> Callable[[], object]:
-    """One forward pass as a call without arguments."""
+    """Return one forward pass as a call without arguments."""
 
     def run() -> object:
         with torch.inference_mode():

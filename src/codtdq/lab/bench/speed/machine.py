@@ -25,17 +25,17 @@ def require_engine() -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the cores that this process may use."""
     return int(environment()["cores"])
 
 
 def default_threads() -> list[int]:
-    """One thread and two, as far as there are cores."""
+    """Return one thread and two, as far as there are cores."""
     return [count for count in (1, 2) if count <= cores()]
 
 
 def machine() -> dict[str, Any]:
-    """Facts, JSON-ready."""
+    """Return facts, JSON-ready."""
     facts = environment()
     chosen = {name: os.environ[name] for name in FP32_SWITCHES if name in os.environ}
     return {
@@ -52,7 +52,7 @@ def machine() -> dict[str, Any]:
 
 
 def notes() -> list[str]:
-    """Why the two sides of a ratio might not be alike."""
+    """Return why the two sides of a ratio might not be alike."""
     used, best = library.instruction_set(), library.available_sets()[:1]
     if used is None or used in best:
         return []

@@ -39,7 +39,7 @@ class Row:
         return self.baseline_ms / self.other_ms if self.baseline_ms and self.other_ms else None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {
             "what": self.what,
             "calls": self.calls,
@@ -91,7 +91,7 @@ def run_profile(
 
 
 def compare(baseline: nn.Module, other: nn.Module, images: Tensor, threads: int) -> dict[str, Any]:
-    """A profile, JSON-ready: rows, their sums by kind of operator, and the totals."""
+    """Return a profile, JSON-ready: rows, their sums by kind of operator, and the totals."""
     with fixed_threads(threads):
         rows = run_profile(baseline, other, images)
     return {
@@ -121,7 +121,7 @@ def summed(rows: list[Row]) -> list[Row]:
 
 
 def leaf_labels(model: nn.Module) -> dict[str, str]:
-    """The heading of every leaf module."""
+    """Return the heading of every leaf module."""
     return {
         name: label_of(module)
         for name, module in model.named_modules()

@@ -50,7 +50,7 @@ class StorageSplit:
         return (self.weight_scales + self.metadata) / max(self.packed_weights, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {
             **asdict(self),
             "total": self.total,

@@ -61,7 +61,7 @@ class Subjects:
         return self.members[BASELINE].model
 
     def images(self, batch: int) -> Tensor:
-        """Inputs [B, 3, size, size]; the time does not depend on what they show."""
+        """Return the inputs [B, 3, size, size]; the time does not depend on what they show."""
         generator = torch.Generator().manual_seed(0)
         return torch.randn(batch, 3, self.input_size, self.input_size, generator=generator)
 

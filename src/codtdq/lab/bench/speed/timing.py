@@ -21,11 +21,11 @@ class Clock:
     """Seconds on the wall, and seconds of processor time of all threads of this process."""
 
     def wall(self) -> float:
-        """Elapsed time."""
+        """Return the elapsed time."""
         return time.perf_counter()
 
     def cpu(self) -> float:
-        """Processor time."""
+        """Return the processor time."""
         return time.process_time()
 
 
@@ -39,7 +39,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Quartiles by linear interpolation; of one value, that value."""
+        """Return the quartiles by linear interpolation; of one value, that value."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -50,7 +50,7 @@ class Spread:
         return Spread(self.median * factor, self.q1 * factor, self.q3 * factor)
 
     def to_dict(self) -> dict[str, float]:
-        """JSON-ready form."""
+        """Return the JSON-ready form."""
         return {"median": self.median, "q1": self.q1, "q3": self.q3}
 
 
@@ -72,7 +72,7 @@ class Timing:
         return Spread.of(self.cpus)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, in milliseconds."""
+        """Return the JSON-ready form, in milliseconds."""
         return {
             "wall_ms": self.wall.scaled(1e3).to_dict(),
             "cpu_ms": self.cpu.scaled(1e3).to_dict(),
@@ -87,7 +87,7 @@ def speedup(baseline: Timing, other: Timing) -> Spread:
 
 
 def cpu_speedup(baseline: Timing, other: Timing) -> float:
-    """The same in processor time, which a busy machine disturbs less."""
+    """Return the same in processor time, which a busy machine disturbs less."""
     return baseline.cpu.median / other.cpu.median if other.cpu.median else math.nan
 
 

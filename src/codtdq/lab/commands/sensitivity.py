@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from codtdq.cli.common import (
     add_calibration,
-    add_images,
+    add_dataset,
     add_model,
     add_weights,
-    named_images,
+    opened_dataset,
     print_json,
     table,
     verb,
-    write_json,
 )
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
 from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def register(verbs: Any) -> None:
                         help="what is switched at a time (default layer)")  # fmt: skip
     parser.add_argument("--budget", type=float, metavar="X",
                         help="propose a config whose S drops by at most X")  # fmt: skip
-    add_images(parser, limit=IMAGES)
+    add_dataset(parser, limit=IMAGES)
     add_calibration(parser)
     parser.add_argument("--out", metavar="FILE",
                         help="write the proposal as a config file for `codtdq quantize --config` "
@@ -56,7 +56,6 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure, propose, print."""
-    from codtdq.data import open_dataset
     from codtdq.evaluation.provenance import model_hash
     from codtdq.lab.diagnosis.protection import check_budget, propose
     from codtdq.lab.diagnosis.rowfile import RowFile
@@ -76,9 +75,10 @@ def run(args: argparse.Namespace) -> None:
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     config = open_config(model, name=args.method, file=args.config, changes=args.set)
     assert config is not None
-    name, root = named_images(args)
-    data = open_dataset(name, root, limit=args.limit)
-    calibration = calibration_for(model, config, args.calibration, root, args.calibration_images)
+    data = opened_dataset(args)
+    calibration = calibration_for(
+        model, config, args.calibration, args.data_root, args.calibration_images
+    )
     rows = None
     if args.out:
         key = {"model": model_hash(model), "config": config.to_dict(), "by": args.by,
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     if budget is not None:
         proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
     if args.out and proposal is not None and rows is not None:
-        write_json(args.out, proposal.config.to_dict())
+        write_json(args.out, proposal.config.to_dict(), indent=1)
         rows.discard()
     if args.json:
         print_json({

@@ -1,4 +1,4 @@
-"""Which layers tell most in a picture: where methods differ, and tokens as well.
+"""Rank layers by how much a picture of them shows: where methods differ, and tokens as well.
 
 The layers that lose most are no good to look at: nearly all is gone in all of their tokens, and
 their grids are often a handful of cells. A layer's score is cbrt(difference x spread^2), where
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codtdq.lab.diagnosis.gallery import Exhibit
+from codtdq.lab.diagnosis.gallery import GallerySample
 from codtdq.lab.diagnosis.record import LayerRecord, LayerSample, MethodRecord
 from codtdq.lab.diagnosis.tokens import TokenMap, TokenMaps
 
@@ -51,15 +51,15 @@ class Candidate:
         return self.grid[0] * self.grid[1]
 
 
-def telling_layers(
+def rank_layers(
     methods: Sequence[MethodRecord],
-    exhibits: Sequence[Exhibit],
+    kept_samples: Sequence[GallerySample],
     maps: TokenMaps,
     count: int = SHOWN_LAYERS,
 ) -> list[str]:
-    """At most `count` layers, the most telling role first."""
+    """Return at most `count` layers, the role of the highest score first."""
     roles: dict[str, list[Candidate]] = {}
-    for candidate in _candidates(methods, exhibits, maps):
+    for candidate in _candidates(methods, kept_samples, maps):
         roles.setdefault(candidate.role, []).append(candidate)
     fit = [candidate for found in roles.values() for candidate in _fine_enough(found)]
     ranked = sorted(fit, key=lambda candidate: (-candidate.score, candidate.name))
@@ -107,7 +107,7 @@ def bounded_layer(samples: Sequence[LayerSample]) -> str | None:
 
 
 def _candidates(
-    methods: Sequence[MethodRecord], exhibits: Sequence[Exhibit], maps: TokenMaps
+    methods: Sequence[MethodRecord], kept_samples: Sequence[GallerySample], maps: TokenMaps
 ) -> list[Candidate]:
     layers: dict[str, LayerRecord] = {
         layer.name: layer
@@ -118,11 +118,11 @@ def _candidates(
     return [
         Candidate(name, layer.role, layer.grid, layer.channels, score)
         for name, layer in layers.items()
-        if layer.grid is not None and (score := _score(name, exhibits, maps)) > 0
+        if layer.grid is not None and (score := _score(name, kept_samples, maps)) > 0
     ]
 
 
-def _score(layer: str, exhibits: Sequence[Exhibit], maps: TokenMaps) -> float:
+def _score(layer: str, kept_samples: Sequence[GallerySample], maps: TokenMaps) -> float:
     """Zero without any map of the layer."""
     token_map = maps.get(layer, 0)
     if token_map is None:
@@ -130,8 +130,8 @@ def _score(layer: str, exhibits: Sequence[Exhibit], maps: TokenMaps) -> float:
     place = _blocks(token_map, maps.table)
     spreads, differences = [], []
     several = False
-    for exhibit in exhibits:
-        found = [shares[layer] for shares in exhibit.zeroed.values() if layer in shares]
+    for kept in kept_samples:
+        found = [shares[layer] for shares in kept.zeroed.values() if layer in shares]
         known = [shares / 255 for shares in found if len(shares) == len(place)]
         if not known:
             continue
@@ -146,7 +146,7 @@ def _score(layer: str, exhibits: Sequence[Exhibit], maps: TokenMaps) -> float:
 
 
 def _blocks(token_map: TokenMap, table: Tensor) -> NDArray[np.int64]:
-    """The block of the image that holds the centre of each token [N]; -1 for padding."""
+    """Return the block of the image that holds the centre of each token [N]; -1 for padding."""
     first = token_map.boxes[:, 0]
     edges = table[first.clamp(min=0)].numpy()
     row, column = (np.minimum((edges[:, k] + edges[:, k + 2]) / 2 * BLOCKS, BLOCKS - 1)

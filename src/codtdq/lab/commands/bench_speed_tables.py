@@ -36,7 +36,7 @@ def kernel_tables(result: dict[str, Any]) -> list[Table]:
 
 
 def latency_tables(result: dict[str, Any], *, memory: bool, first_mask: bool) -> list[Table]:
-    """Times, coverage and whatever else was measured."""
+    """Return the times, coverage and whatever else was measured."""
     size = result["input_size"]
     tables: list[Table] = [
         (f"{result['model']}, {size} x {size}, weights {result['weights']}",
@@ -103,7 +103,7 @@ def _profile_tables(profile: dict[str, Any]) -> list[Table]:
 
 
 def _without_crumbs(rows: list[dict[str, Any]], totals: dict[str, float]) -> list[dict[str, Any]]:
-    """The rows that matter on either side, the others summed up in one."""
+    """Return the rows that matter on either side, the others summed up in one."""
     shown: list[dict[str, Any]] = []
     crumbs: list[dict[str, Any]] = []
     for row in rows:
@@ -123,7 +123,7 @@ def _profile_line(row: dict[str, Any], total: float) -> list[str]:
 
 
 def storage_table(name: str, splits: dict[str, dict[str, Any]]) -> Table:
-    """Bytes by purpose, a column per method."""
+    """Return the bytes by purpose, a column per method."""
     columns = list(splits.values())
     lines = [[label, *(f"{split[key]:,}" for split in columns)] for key, label in _STORAGE_LABELS]
     lines.append(["scales and metadata, of the packed weights",
@@ -148,7 +148,7 @@ _STORAGE_LABELS = [
 
 
 def deployment_tables(result: dict[str, Any]) -> list[Table]:
-    """The paper's table of one model, and the facts around it."""
+    """Return the paper's table of one model, and the facts around it."""
     size, batch, threads = result["input_size"], result["batch"], result["threads"]
     lines = [
         [row["candidate"], f"{row['weight_bytes'] / MB:.2f}", f"{row['images_per_second']:.2f}",
@@ -179,7 +179,7 @@ def deployment_tables(result: dict[str, Any]) -> list[Table]:
 
 
 def gpu_tables(result: dict[str, Any]) -> list[Table]:
-    """The paper's runtime table, and how much of each network ran on the kernels."""
+    """Return the paper's runtime table, and how much of each network ran on the kernels."""
     size = result["input_size"]
     lines = [
         [row["candidate"], str(row["batch"]), f"{row['weight_bytes'] / MB:.2f}",
@@ -198,7 +198,7 @@ def gpu_tables(result: dict[str, Any]) -> list[Table]:
 
 
 def render(tables: Sequence[Table], form: str) -> str:
-    """All tables, in text or Markdown."""
+    """Return all tables, in text or Markdown."""
     blocks = []
     for title, header, lines in tables:
         if form == "markdown":
@@ -209,7 +209,7 @@ def render(tables: Sequence[Table], form: str) -> str:
 
 
 def machine_line(facts: dict[str, Any]) -> str:
-    """What the numbers were taken on."""
+    """Return what the numbers were taken on."""
     switches = "".join(f", {key}={value}" for key, value in facts["fp32_switches"].items())
     load = "unknown" if facts["load"] is None else facts["load"][0]
     lines = [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from codtdq.cli.common import verb
+from codtdq.io import write_text
 
 _KINDS = ("all", "main", "ablation", "bits", "gain", "stats")
 _STYLES = ("paper", "markdown", "csv", "latex")
@@ -70,20 +68,7 @@ def run(args: argparse.Namespace) -> None:
         width = args.width or shutil.get_terminal_size((140, 24)).columns
         text = render_tables(tables, args.style, width=width, ansi=ansi)
     if args.out:
-        _write(Path(args.out), text)
+        write_text(args.out, text)
         print(f"{len(tables)} {'tables' if len(tables) > 1 else 'table'} written to {args.out}")
     else:
         sys.stdout.write(text)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".codtdq-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)

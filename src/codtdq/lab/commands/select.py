@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from codtdq.cli.common import (
-    add_images,
+    add_calibration,
     add_model,
     add_weights,
-    named_images,
     print_json,
+    refuse_option,
     table,
     verb,
-    write_json,
 )
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
+from codtdq.lab.commands.options import numbers_or_none, whole_numbers
 from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
-    from codtdq.data import Dataset
     from codtdq.lab.selection import LayerChoice, Selection, Terms
 
 IMAGES = 16
@@ -31,7 +30,7 @@ def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
         verbs, "select", "choose group size, tau and zero ratio without labels",
-        ["", "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --limit 8",
+        ["", "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --calibration-images 8",
          "--base cod-tdq --per-layer --out selected.json"],
     )  # fmt: skip
     add_model(parser, packed=False)
@@ -40,15 +39,17 @@ def register(verbs: Any) -> None:
         "--base", choices=list(PRESETS), default="cod-tdq-guarded", metavar="P",
         help="setting that the choice goes into (default cod-tdq-guarded)",
     )  # fmt: skip
-    parser.add_argument("--g", type=_groups, default=None, metavar="N,..",
+    parser.add_argument("--g", type=whole_numbers, default=None, metavar="N,..",
                         help="group sizes (default 16,32,64)")  # fmt: skip
-    parser.add_argument("--tau", type=_numbers, default=None, metavar="X,..",
+    parser.add_argument("--tau", type=numbers_or_none, default=None, metavar="X,..",
                         help="bounds C1, none: without (default 0.5,1,2,none)")  # fmt: skip
-    parser.add_argument("--zero-ratio", type=_numbers, default=None, metavar="X,..",
+    parser.add_argument("--zero-ratio", type=numbers_or_none, default=None, metavar="X,..",
                         help="bounds C2, none: without (default 0.1,0.2,0.4,none)")  # fmt: skip
     parser.add_argument("--per-layer", action="store_true",
                         help="choose for each operator on its own")  # fmt: skip
-    add_images(parser, default="camosynth/calib", limit=IMAGES)
+    add_calibration(parser, images=IMAGES)
+    refuse_option(parser, "--dataset", "use --calibration: no label is read here")
+    refuse_option(parser, "--limit", "use --calibration-images")
     parser.add_argument("--out", metavar="FILE",
                         help="write the choice as a config file for `codtdq quantize --config`",
                         )  # fmt: skip
@@ -57,26 +58,22 @@ def register(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Score the grid, choose, print."""
-    from codtdq.data import ImageFolder, open_dataset
+    from codtdq.data import open_images
     from codtdq.evaluation import CalibrationImages
     from codtdq.lab.selection import Selector, select, select_per_layer
     from codtdq.lab.selection.candidates import GROUPS, TAUS, ZERO_RATIOS, candidate_grid
-    from codtdq.resolve import open_config, open_model
+    from codtdq.resolve import CALIBRATION_SPLIT, open_config, open_model
 
-    if args.limit < 1:
-        raise ConfigError(f"--limit is {args.limit}; accepted: 1 or more images")
+    count = IMAGES if args.calibration_images is None else args.calibration_images
+    if count < 1:
+        raise ConfigError(f"--calibration-images is {count}; accepted: 1 or more images")
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     base = open_config(model, name=args.base)
     assert base is not None
     candidates = candidate_grid(args.g or GROUPS, args.tau or TAUS, args.zero_ratio or ZERO_RATIOS)
     for candidate in candidates:
         candidate.config(base)  # a value out of range is an error before anything is computed
-    name, root = named_images(args)
-    data: Dataset = (
-        ImageFolder(name, limit=args.limit)  # masks, if there are any, stay unread
-        if Path(name).exists()
-        else open_dataset(name, root, limit=args.limit)
-    )
+    data = open_images(args.calibration or CALIBRATION_SPLIT, args.data_root, limit=count)
     selector = Selector(model, base, CalibrationImages(model, data, count=len(data)))
     selection = select(selector, candidates)
     config, layers, mixed = selection.config, list["LayerChoice"](), None
@@ -84,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         config, layers = select_per_layer(selector, candidates)
         mixed, bits = selector.score(config)
     if args.out:
-        write_json(args.out, config.to_dict())
+        write_json(args.out, config.to_dict(), indent=1)
     if args.json:
         found = selection.to_dict() | {"model": args.model, "dataset": data.name}
         if mixed is not None:
@@ -127,19 +124,3 @@ def _layers_text(layers: list[LayerChoice], mixed: Terms, selection: Selection) 
         table(["setting", "operators"], rows)
         + f"\n\nper layer: score {mixed.score:.4f}, {verdict} the one setting's {best:.4f}"
     )
-
-
-def _groups(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, e.g. 16,32") from None
-
-
-def _numbers(text: str) -> list[float | None]:
-    try:
-        return [None if word == "none" else float(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected numbers or none, e.g. 0.5,1,none"
-        ) from None

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from codtdq.cli import bench_gpu
-from codtdq.cli import bench_speed_tables as tables
-from codtdq.cli.common import print_json, write_json
+from codtdq.cli.common import print_json, verb
 from codtdq.errors import ConfigError
+from codtdq.io import write_json
+from codtdq.lab.commands import bench_gpu
+from codtdq.lab.commands import bench_speed_tables as tables
+from codtdq.lab.commands.options import model_file, positive, positive_numbers, words
 
-Kind = Callable[..., argparse.ArgumentParser]
 DEFAULT_METHODS = ["w4a4", "dstg-only", "cod-tdq"]
 SMALL = "cfrn-small"
 PROCESSES, SECONDS = 3, 30.0  # of `latency`
 
 
-def register(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
-    """Add the kinds; `kind` makes a parser with examples, `words` splits a list."""
-    _register_kernels(kinds, kind, words)
-    _register_latency(kinds, kind, words)
-    _register_storage(kinds, kind, words)
-    _register_deployment(kinds, kind, words)
+def register(kinds: Any) -> None:
+    """Add the kinds."""
+    _register_kernels(kinds)
+    _register_latency(kinds)
+    _register_storage(kinds)
+    _register_deployment(kinds)
 
 
-def _register_kernels(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
-    parser = kind(
+def _register_kernels(kinds: Any) -> None:
+    parser = _kind(
         kinds, "kernels", "time single operators of the native engine against torch FP32",
         ["", "--only linear --threads 1", "--seconds 5 --format markdown"],
     )  # fmt: skip
@@ -35,13 +36,13 @@ def _register_kernels(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
         "--only", type=words, metavar="K,..",
         help="quantizer, quantizer-reference, linear, conv (default all)",
     )  # fmt: skip
-    parser.add_argument("--limit", type=_positive, metavar="N", help="at most N shapes of a kind")
+    parser.add_argument("--limit", type=positive, metavar="N", help="at most N shapes of a kind")
     _add_measuring(parser, seconds=2.0, per="shape and thread count")
     parser.set_defaults(run=run_kernels)
 
 
-def _register_latency(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
-    parser = kind(
+def _register_latency(kinds: Any) -> None:
+    parser = _kind(
         kinds, "latency", "time whole networks: native methods and other runtimes against FP32",
         ["--model cfrn-small", "--model cfrn --untrained --batch 1,4 --memory --first-mask",
          "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile",
@@ -51,7 +52,7 @@ def _register_latency(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
     bench_gpu.add_options(parser)
     parser.add_argument("--methods", type=words, metavar="P,..",
                         help=f"beside fp32 (default {','.join(DEFAULT_METHODS)})")  # fmt: skip
-    parser.add_argument("--batch", type=_numbers, metavar="N,..", help="default 1")
+    parser.add_argument("--batch", type=positive_numbers, metavar="N,..", help="default 1")
     parser.add_argument("--compare", type=words, default=[], metavar="R,..",
                         help="channels-last, torch.compile, onnxruntime, onnxruntime-int8, "
                         "openvino (the last three need the extra `compare`)")  # fmt: skip
@@ -61,15 +62,15 @@ def _register_latency(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
                         help="peak memory of a process that loads and predicts")  # fmt: skip
     parser.add_argument("--first-mask", action="store_true",
                         help="time from the start of a process to its first mask")  # fmt: skip
-    parser.add_argument("--processes", type=_positive, metavar="N",
+    parser.add_argument("--processes", type=positive, metavar="N",
                         help=f"per --memory and --first-mask figure (default {PROCESSES})"
                         )  # fmt: skip
     _add_measuring(parser, seconds=SECONDS, per="batch size and thread count")
     parser.set_defaults(run=run_latency, seconds=None)
 
 
-def _register_storage(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
-    parser = kind(
+def _register_storage(kinds: Any) -> None:
+    parser = _kind(
         kinds, "storage", "split the bytes of a packed checkpoint by what they are for",
         ["--model cfrn-small", "--model cfrn --untrained --methods w4a4,cod-tdq",
          "--packed cfrn-w4a4"],
@@ -83,25 +84,29 @@ def _register_storage(kinds: Any, kind: Kind, words: Callable[[str], list[str]])
     parser.set_defaults(run=run_storage)
 
 
-def _register_deployment(kinds: Any, kind: Kind, words: Callable[[str], list[str]]) -> None:
-    parser = kind(
+def _register_deployment(kinds: Any) -> None:
+    parser = _kind(
         kinds, "deployment", "the paper's deployment table: size, speed, memory, coverage",
         ["--untrained", "--models cfrn-small,escnet-small --batch 1 --threads 1",
          "--checkpoint cfrn=cfrn.pth --checkpoint escnet=escnet.pth --format markdown"],
     )  # fmt: skip
     parser.add_argument("--models", type=words, default=["cfrn", "escnet"], metavar="M,..",
                         help="default cfrn,escnet")  # fmt: skip
-    parser.add_argument("--checkpoint", type=_model_file, action="append", default=[],
+    parser.add_argument("--checkpoint", type=model_file, action="append", default=[],
                         metavar="MODEL=FILE",
                         help="released weights of a model; may be repeated")  # fmt: skip
     parser.add_argument("--untrained", action="store_true",
                         help="accept random weights: the speed is the same")  # fmt: skip
-    parser.add_argument("--batch", type=_positive, default=4, metavar="N",
+    parser.add_argument("--batch", type=positive, default=4, metavar="N",
                         help="images per forward pass (default 4, as in the paper)")  # fmt: skip
-    parser.add_argument("--processes", type=_positive, default=3, metavar="N",
+    parser.add_argument("--processes", type=positive, default=3, metavar="N",
                         help="per peak memory figure (default 3)")  # fmt: skip
     _add_measuring(parser, seconds=60.0, per="model", one_thread_count=True)
     parser.set_defaults(run=run_deployment)
+
+
+def _kind(kinds: Any, name: str, help_text: str, examples: Sequence[str]) -> Any:
+    return verb(kinds, name, help_text, examples, program="codtdq bench")
 
 
 def _add_network(parser: argparse.ArgumentParser, default: str | None = SMALL) -> None:
@@ -116,9 +121,9 @@ def _add_measuring(
     parser: argparse.ArgumentParser, *, seconds: float, per: str, one_thread_count: bool = False
 ) -> None:
     if one_thread_count:
-        parser.add_argument("--threads", type=_positive, metavar="N", help="default: all cores")
+        parser.add_argument("--threads", type=positive, metavar="N", help="default: all cores")
     else:
-        parser.add_argument("--threads", type=_numbers, metavar="N,..",
+        parser.add_argument("--threads", type=positive_numbers, metavar="N,..",
                             help="default 1,2 as far as there are cores")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=seconds, metavar="S",
                         help=f"measuring time per {per} (default {seconds:g})")  # fmt: skip
@@ -208,7 +213,7 @@ def run_storage(args: argparse.Namespace) -> int:
 
 
 def run_deployment(args: argparse.Namespace) -> int:
-    """The paper's table for every model."""
+    """Measure and print the paper's table for every model."""
     from codtdq.lab.bench.speed.deployment import run_deployment as measure
     from codtdq.lab.bench.speed.machine import cores
 
@@ -242,7 +247,7 @@ def _finish(
     """Write and print a result with the facts about the machine."""
     document = {"machine": facts, **result}
     if args.out:
-        write_json(args.out, document)
+        write_json(args.out, document, indent=1)
     if args.json:
         print_json(document)
         return
@@ -258,20 +263,3 @@ def _threads(counts: list[int] | None) -> list[int]:
     from codtdq.lab.bench.speed.timing import check_threads
 
     return default_threads() if counts is None else check_threads(counts, cores())
-
-
-def _model_file(text: str) -> tuple[str, str]:
-    model, separator, file = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected MODEL=FILE, e.g. cfrn=cfrn.pth")
-    return model, file
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
-    return int(text)
-
-
-def _numbers(text: str) -> list[int]:
-    return list(dict.fromkeys(_positive(word.strip()) for word in text.split(",")))

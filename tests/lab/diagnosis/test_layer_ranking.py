@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from codtdq.lab.diagnosis.before_after import GROUP_TOKENS, group_sample
-from codtdq.lab.diagnosis.gallery import Exhibit
+from codtdq.lab.diagnosis.gallery import GallerySample
 from codtdq.lab.diagnosis.groups import Observation
+from codtdq.lab.diagnosis.layer_ranking import bounded_layer, rank_layers, structure
 from codtdq.lab.diagnosis.record import GroupSample, LayerSample
-from codtdq.lab.diagnosis.telling import bounded_layer, structure, telling_layers
 from codtdq.lab.diagnosis.tokens import TokenMap, TokenMaps
 from codtdq.numerics import ActivationSpec, quantize
 
@@ -35,10 +35,10 @@ def grids(sides):
     return TokenMaps(maps, torch.tensor(table, dtype=torch.float64))
 
 
-def exhibit(**by_method):
+def kept(**by_method):
     shares = {m: {n: np.asarray(v).ravel().astype(np.uint8) for n, v in found.items()}
               for m, found in by_method.items()}  # fmt: skip
-    return Exhibit(sample=None, band=np.zeros((40, 40), bool), zeroed=shares)
+    return GallerySample(sample=None, band=np.zeros((40, 40), bool), zeroed=shares)
 
 
 def halves(side, left, right):
@@ -50,7 +50,7 @@ def halves(side, left, right):
 def choose(layers, first, second, count=4):
     records = [SimpleNamespace(layers=layers)]
     maps = grids({one.name: one.grid[0] for one in layers})
-    return telling_layers(records, [exhibit(a=first, b=second)], maps, count)
+    return rank_layers(records, [kept(a=first, b=second)], maps, count)
 
 
 def test_structure_and_difference_beat_total_loss_and_noise():

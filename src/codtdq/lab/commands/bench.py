@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from codtdq.cli import bench_speed
-from codtdq.cli.common import print_json, table
-from codtdq.errors import ConfigError
+from codtdq.cli.common import add_calibration, print_json, refuse_option, table, verb
+from codtdq.lab.commands import bench_speed
+from codtdq.lab.commands.options import model_file, whole_numbers, words
 
 COLUMNS = ("S", "wF", "E_mean", "F_mean", "MAE")
 
@@ -18,44 +18,32 @@ def register(verbs: Any) -> None:
     parser = verbs.add_parser("bench", help="measure methods under one protocol")
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _register_accuracy(kinds)
-    bench_speed.register(kinds, _kind, _words)
-
-
-def _kind(kinds: Any, name: str, help_text: str, examples: list[str]) -> argparse.ArgumentParser:
-    """A benchmark with examples in its help, and `--json`."""
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        name,
-        help=help_text,
-        description=help_text[0].upper() + help_text[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  codtdq bench {name} {line}" for line in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    return parser
+    bench_speed.register(kinds)
 
 
 def _register_accuracy(kinds: Any) -> None:
-    parser = _kind(
+    parser = verb(
         kinds, "accuracy", "score methods on models and data sets, one row per cell",
         ["--out runs/all", "--models cfrn-small --methods fp32,w4a4,cod-tdq --limit 50 --out r",
-         "--models cfrn --checkpoint cfrn=cfrn.pth --datasets CAMO,NC4K --data ~/cod --out r",
+         "--models cfrn --checkpoint cfrn=cfrn.pth --dataset CAMO,NC4K --data-root ~/cod --out r",
          "--out runs/all --resume --engine ray --address 10.0.0.1:6379"],
+        program="codtdq bench",
     )  # fmt: skip
     lists = parser.add_argument_group("the grid (comma-separated)")
     lists.add_argument(
-        "--models", type=_words, metavar="M,..", help="default cfrn-small,escnet-small"
+        "--models", type=words, metavar="M,..", help="default cfrn-small,escnet-small"
     )
-    lists.add_argument("--methods", type=_words, default=["all"], metavar="P,..",
+    lists.add_argument("--methods", type=words, default=["all"], metavar="P,..",
                        help="see `codtdq list methods` (default all)")  # fmt: skip
-    lists.add_argument("--datasets", type=_words, metavar="D,..",
-                       help="default camosynth: its four test splits, a row each")  # fmt: skip
-    lists.add_argument("--seeds", type=_numbers, default=[0], metavar="N,..", help="default 0")
-    lists.add_argument("--stress", type=_words, default=["none"], metavar="S,..",
+    lists.add_argument("--dataset", metavar="NAME[,NAME]",
+                       help="a row each (default camosynth: its four test splits)")  # fmt: skip
+    refuse_option(parser, "--datasets", "use --dataset NAME[,NAME]")
+    lists.add_argument("--seeds", type=whole_numbers, default=[0], metavar="N,..", help="default 0")
+    lists.add_argument("--stress", type=words, default=["none"], metavar="S,..",
                        help="none, outliers planted in the float model (default none)")  # fmt: skip
     lists.add_argument("--budget", default="fast", metavar="B",
                        help="fast, paper: steps of reconstruction (default fast)")  # fmt: skip
     lists.add_argument("--limit", type=int, metavar="N", help="at most N images per data set")
-    parser.add_argument("--data", metavar="ROOT", help="folder that holds the benchmarks")
     parser.add_argument("--out", required=True, metavar="DIR", help="where results.jsonl goes")
     parser.add_argument("--resume", action="store_true",
                         help="skip finished cells, try failed ones again")  # fmt: skip
@@ -63,11 +51,9 @@ def _register_accuracy(kinds: Any) -> None:
                         help="local or ray (default local)")  # fmt: skip
     parser.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster that is running")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: cores)")
-    parser.add_argument("--calibration", default="camosynth/calib", metavar="D",
-                        help="data set, masks unused (default camosynth/calib)")  # fmt: skip
-    parser.add_argument("--calibration-images", type=int, default=128, metavar="N",
-                        help="how many of its images (default 128)")  # fmt: skip
-    parser.add_argument("--checkpoint", action="append", default=[], metavar="MODEL=FILE",
+    add_calibration(parser)
+    parser.add_argument("--checkpoint", type=model_file, action="append", default=[],
+                        metavar="MODEL=FILE",
                         help="released weights of a model; may be repeated")  # fmt: skip
     parser.add_argument("--untrained", action="store_true",
                         help="accept random weights where none are shipped or given")  # fmt: skip
@@ -78,16 +64,20 @@ def _register_accuracy(kinds: Any) -> None:
 
 def run_accuracy(args: argparse.Namespace) -> int:
     """Run the grid and print its table; exit code 1 if a cell failed."""
+    from codtdq.data.datasets import split_names
+    from codtdq.evaluation.calibration import CALIBRATION_IMAGES
     from codtdq.lab import bench
     from codtdq.lab.bench.accuracy import DEFAULT_DATASETS, DEFAULT_MODELS
+    from codtdq.resolve import CALIBRATION_SPLIT
 
+    count = CALIBRATION_IMAGES if args.calibration_images is None else args.calibration_images
     try:
         rows = bench.run_accuracy(
             args.out,
             models=args.models or DEFAULT_MODELS,
             methods=args.methods,
-            datasets=args.datasets or DEFAULT_DATASETS,
-            data=args.data,
+            datasets=split_names(args.dataset) if args.dataset else DEFAULT_DATASETS,
+            data_root=args.data_root,
             limit=args.limit,
             seeds=args.seeds,
             stress=args.stress,
@@ -96,9 +86,9 @@ def run_accuracy(args: argparse.Namespace) -> int:
             engine=args.engine,
             address=args.address,
             workers=args.workers,
-            calibration=args.calibration,
-            calibration_images=args.calibration_images,
-            checkpoints=_checkpoints(args.checkpoint),
+            calibration=args.calibration or CALIBRATION_SPLIT,
+            calibration_images=count,
+            checkpoints=dict(args.checkpoint),
             untrained=args.untrained,
             imports=args.imports,
             keep_models=args.keep_models,
@@ -136,24 +126,3 @@ def _table(rows: list[dict[str, Any]]) -> str:
         else:
             lines.append([*name, "failed", *("-" for _ in COLUMNS)])
     return table(header, lines)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in _words(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, e.g. 0,1,2") from None
-
-
-def _checkpoints(given: list[str]) -> dict[str, str]:
-    files = {}
-    for item in given:
-        model, separator, file = item.partition("=")
-        if not separator:
-            raise ConfigError(f"--checkpoint {item!r}: expected MODEL=FILE, e.g. cfrn=cfrn.pth")
-        files[model] = file
-    return files

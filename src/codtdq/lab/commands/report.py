@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from codtdq.cli.common import command_of, print_json, verb, write_text
+from codtdq.cli.common import command_of, print_json, verb
+from codtdq.io import write_text
 
 
 def register(verbs: Any) -> None:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
 
     results = read_results(args.results)
     text = benchmark_page(results, command_of(args), ", ".join(args.results))
-    write_text(Path(args.out), text)
+    write_text(args.out, text)
     if args.json:
         print_json({"out": args.out, "cells": len(results.rows), "bytes": len(text.encode())})
     else:

@@ -6,11 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from codtdq.cli.common import (
-    DEFAULT_DATASET,
     add_calibration,
+    add_dataset,
     add_model,
     add_weights,
     command_of,
+    opened_dataset,
     print_json,
     table,
     verb,
@@ -29,8 +30,8 @@ def register(verbs: Any) -> None:
     parser = verb(
         verbs, "diagnose", "measure where quantized models lose evidence, and draw it",
         ["--out runs/why", "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",
-         "--model cfrn --checkpoint cfrn.pth --data ~/cod/TestDataset/CAMO --out runs/camo",
-         "--method w4a4,repq-vit --data camosynth/test-spikes --archive runs/raw --out runs/why"],
+         "--model cfrn --checkpoint cfrn.pth --dataset CAMO --data-root ~/cod --out runs/camo",
+         "--method w4a4,repq-vit --dataset camosynth/test-spikes --archive raw --out runs/why"],
     )  # fmt: skip
     add_model(parser, packed=False)
     add_weights(parser)
@@ -38,14 +39,7 @@ def register(verbs: Any) -> None:
         "--method", default=METHODS, metavar="A,B",
         help=f"methods, see `codtdq list methods`; FP32 comes by itself (default {METHODS})",
     )  # fmt: skip
-    parser.add_argument(
-        "--data", metavar="D",
-        help=f"camosynth split or folder with masks (default {DEFAULT_DATASET}); with --dataset, "
-             "the folder that holds the benchmarks",
-    )  # fmt: skip
-    parser.add_argument("--dataset", metavar="NAME", help="a benchmark by name, e.g. CAMO")
-    parser.add_argument("--limit", type=int, default=8, metavar="N",
-                        help="images to measure (default 8)")  # fmt: skip
+    add_dataset(parser, limit=8)
     parser.add_argument("--images", type=int, default=4, metavar="K",
                         help="images to show in the gallery (default 4)")  # fmt: skip
     add_calibration(parser)
@@ -93,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _diagnosed(args: argparse.Namespace) -> Diagnosis:
-    from codtdq.data import open_dataset
+    from codtdq.data import open_images
     from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
     from codtdq.lab.diagnosis import diagnose
     from codtdq.methods import method_info
@@ -104,12 +98,11 @@ def _diagnosed(args: argparse.Namespace) -> Diagnosis:
         raise ConfigError("--method names no quantized method; see `codtdq list methods`")
     needed = any(method_info(name).calibration_images for name in names)
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    name, root = args.dataset or args.data or DEFAULT_DATASET, args.data if args.dataset else None
-    dataset = open_dataset(name, root, limit=args.limit)
+    dataset = opened_dataset(args)
     calibration = None
     if needed:
         count = args.calibration_images or CALIBRATION_IMAGES
-        images = open_dataset(args.calibration or CALIBRATION_SPLIT, root, limit=count)
+        images = open_images(args.calibration or CALIBRATION_SPLIT, args.data_root, limit=count)
         calibration = CalibrationImages(model, images, count=count)
     return diagnose(
         model, names, dataset, calibration=calibration, limit=args.limit,
