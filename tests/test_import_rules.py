@@ -13,14 +13,14 @@ ROOT = Path(codtdq.__file__).parent
 
 # A package may import itself, those listed, and the shared leaves.
 LEAVES = {
-    "errors",
-    "progress",
     "_version",
-    "environment",
-    "importing",
-    "memory",
-    "io",
     "declarations",
+    "environment",
+    "errors",
+    "importing",
+    "io",
+    "memory",
+    "progress",
 }
 QUANTIZATION = {"numerics", "schemes", "planning", "operators"}
 CORE = {*QUANTIZATION, "methods", "checkpoint", "engine", "models", "data", "metrics", "evaluation"}

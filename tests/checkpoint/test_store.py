@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import codtdq
+from codtdq.checkpoint import FORMAT_VERSION
 from codtdq.checkpoint.files import sha256
 from codtdq.errors import CheckpointError
 from small_nets import SmallNet, images, simulate, small_net
@@ -138,7 +139,7 @@ def test_only_two_files_and_no_leftovers(tmp_path):
     assert {f.stat().st_mode & 0o777 for f in path.iterdir()} == {0o644}
     assert sorted(f.name for f in path.iterdir()) == ["codtdq.json", "model.safetensors"]
     meta = json.loads((path / "codtdq.json").read_text())
-    assert meta["format"] == 1 and meta["sha256"] == sha256(path / "model.safetensors")
+    assert meta["format"] == FORMAT_VERSION and meta["sha256"] == sha256(path / "model.safetensors")
     assert meta["config"]["name"] == "cod-tdq" and meta["architecture"].endswith("SmallNet")
 
 
@@ -188,10 +189,10 @@ DAMAGES = {
     "no-plan": (lambda p: edit_meta(p, plan=...), "lacks plan"),
     "bad-config": (lambda p: edit_meta(p, config={"tauu": 1}), "did you mean 'tau'"),
     "bad-plan": (lambda p: edit_meta(p, plan={"sites": [{}]}), "damaged"),
-    "missing-key": (lambda p: rewrite(p, lambda e: e.pop("mix.weight_scale")), "1 keys missing"),
+    "missing-key": (lambda p: rewrite(p, lambda e: e.pop("mix.weight_scheme.scale")), "1 keys missing"),
     "extra-key": (lambda p: rewrite(p, lambda e: e.update(x=torch.ones(1))), "1 unexpected"),
     "shape": (
-        lambda p: rewrite(p, lambda e: e.update({"mlp.fc1.weight_scale": torch.ones(2, 1)})),
+        lambda p: rewrite(p, lambda e: e.update({"mlp.fc1.weight_scheme.scale": torch.ones(2, 1)})),
         "has shape",
     ),
     "blocks": (

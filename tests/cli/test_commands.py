@@ -15,6 +15,7 @@ from small_nets import simulate
 
 NAMED = ["--model", tiny_model.NAME]
 TINY = [*NAMED, "--untrained"]
+PAPER = [*NAMED, "--method", "cod-tdq"]
 
 
 @pytest.fixture
@@ -59,26 +60,44 @@ def test_list_and_doctor(run):
 
 
 def test_plan_prints_the_api_plan(run):
-    code, out, _ = run("plan", *NAMED, "--set", "first_layer=a8", "--set", "zero_ratio=0.4")
+    changes = ["--set", "first_layer=quantize", "--set", "zero_ratio=0.4"]
     model = codtdq.create_model(tiny_model.NAME, pretrained=False)
-    config = codtdq.preset("cod-tdq", first_layer="a8", zero_ratio=0.4)
-    plan, backend, *_ = out.strip().rpartition("\nbackend")
-    assert code == 0 and plan == str(codtdq.plan(model, config)) and backend
+    paper = codtdq.config("cod-tdq", first_layer="quantize", zero_ratio=0.4)
+    for argv, config in (([], "cod-tdq-plus"), (["--method", "cod-tdq", *changes], paper)):
+        code, out, _ = run("plan", *NAMED, *argv)
+        plan, backend, *_ = out.strip().rpartition("\nbackend")
+        assert code == 0 and plan == str(codtdq.plan(model, config)) and backend
     data = json.loads(run("plan", *NAMED, "--preset", "w4a4", "--json")[1])
     assert data["config"]["name"] == "w4a4" and len(data["sites"]) == 2
     assert data["backend"]["name"] in ("cpu", "reference") and data["backend"]["reason"]
 
 
 def test_plan_of_a_method_prints_its_effective_bits(run):
-    code, out, _ = run("plan", *NAMED, "--method", "cod-tdq-plus", "--set", "weight_group=16")
-    data = json.loads(
-        run("plan", *NAMED, "--method", "cod-tdq-plus", "--set", "weight_group=16", "--json")[1]
-    )
-    assert code == 0 and data["config"]["weight_group"] == 16 and len(data["sites"]) == 2
-    assert f"effective     {data['bits']['weight']:.2f} bits per quantized weight" in out
+    argv = ["plan", *NAMED, "--method", "cod-tdq-plus", "--set", "weight_group_size=16"]
+    code, out, _ = run(*argv)
+    data = json.loads(run(*argv, "--json")[1])
+    assert code == 0 and data["config"]["weight_group_size"] == 16 and len(data["sites"]) == 2
+    cost = data["totals"]["bits_per_weight"]
+    assert f"effective     {cost:.2f} bits per quantized weight" in out
+    plain = json.loads(run("plan", *NAMED, "--method", "cod-tdq-plus", "--json")[1])
+    assert cost > plain["totals"]["bits_per_weight"] > 4  # more scales than in groups of 32
     assert "\nbackend       " in out and data["backend"]["name"] in ("cpu", "reference")
-    code, _, err = run("plan", *NAMED, "--method", "cod-tdq-plus", "--preset", "w4a4")
-    assert code == 2 and "excludes" in err and "Traceback" not in err
+
+
+def test_plan_of_a_method_whose_formats_follow_from_images_says_so(run):
+    code, out, _ = run("plan", *NAMED, "--method", "ptq4vit")
+    assert code == 0 and "2 of 2 quantized" in out and "known once the method is calibrated" in out
+    assert json.loads(run("plan", *NAMED, "--method", "ptq4vit", "--json")[1])["backend"] is None
+
+
+def test_a_config_file_of_any_method_goes_into_plan_and_quantize(run, tmp_path):
+    for fields in ({"name": "cod-tdq-plus", "trials": 3}, {"name": "smoothquant", "act_bits": 8}):
+        file = write(tmp_path / "c.json", fields)
+        used = json.loads(run("plan", *NAMED, "--config", file, "--json")[1])["config"]
+        assert fields.items() <= used.items()
+        code, out, _ = run("quantize", *TINY, "--config", file, "--calibration-images", 2,
+                           "--out", tmp_path / fields["name"], "--json")  # fmt: skip
+        assert code == 0 and json.loads(out)["config"] == used
 
 
 def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
@@ -241,7 +260,7 @@ FAILURES = {
     "no verb": (lambda t, f: [], "VERB"),
     "unknown model": (lambda t, f: ["eval", "--model", "cfnr"], "did you mean 'cfrn"),
     "missing directory": (lambda t, f: ["eval", "--model", t / "none"], "does not exist"),
-    "unknown preset": (lambda t, f: ["eval", *TINY, "--preset", "cod"], "invalid choice"),
+    "unknown preset": (lambda t, f: ["eval", *TINY, "--preset", "cod"], "did you mean 'cod-tdq'?"),
     "unknown data set": (lambda t, f: ["eval", *TINY, "--dataset", "NC4"], "unknown data set"),
     "benchmark without root": (lambda t, f: ["eval", *TINY, "--dataset", "NC4K"], "root folder"),
     "benchmark not found": (
@@ -264,9 +283,13 @@ FAILURES = {
         "--data-root",
     ),
     "zero limit": (lambda t, f: ["eval", *TINY, "--limit", 0], "limit is 0"),
-    "unknown field": (lambda t, f: ["plan", *NAMED, "--set", "zero_ration=1"], "zero_ratio"),
-    "wrong type": (lambda t, f: ["plan", *NAMED, "--set", "tau=abc"], "positive"),
-    "bad value": (lambda t, f: ["plan", *NAMED, "--set", "tau=-1"], "positive"),
+    "unknown field": (lambda t, f: ["plan", *PAPER, "--set", "zero_ration=1"], "zero_ratio"),
+    "field of another method": (
+        lambda t, f: ["plan", *NAMED, "--set", "tau=1"],
+        "PlusConfig has no field 'tau'",
+    ),
+    "wrong type": (lambda t, f: ["plan", *PAPER, "--set", "tau=abc"], "positive"),
+    "bad value": (lambda t, f: ["plan", *PAPER, "--set", "tau=-1"], "positive"),
     "no value": (lambda t, f: ["plan", *NAMED, "--set", "tau"], "FIELD=VALUE"),
     "unmatched pattern": (
         lambda t, f: ["plan", *NAMED, "--set", 'skip_patterns=["x"]'],
@@ -285,7 +308,11 @@ FAILURES = {
         lambda t, f: ["plan", *NAMED, "--overrides", write(t / "o.json", {"x": {"tau": 1}})],
         "layer_overrides",
     ),
-    "set without preset": (lambda t, f: ["eval", *TINY, "--set", "tau=1"], "--preset"),
+    "method and preset": (
+        lambda t, f: ["plan", *PAPER, "--preset", "w4a4"],
+        "--method and --preset are one option; give it once",
+    ),
+    "set without method": (lambda t, f: ["eval", *TINY, "--set", "tau=1"], "--method"),
     "resume without out": (lambda t, f: ["eval", *TINY, "--resume"], "--out"),
     "no checkpoint": (lambda t, f: ["eval", *TINY, "--checkpoint", t / "none.pth"], "none.pth"),
     "wrong checkpoint": (lambda t, f: ["eval", *TINY, "--checkpoint", wrong_weights(t)], "missing"),

@@ -9,7 +9,7 @@ from codtdq.cli import main
 from codtdq.engine import cpu as native
 from codtdq.evaluation import LayerLoss
 from codtdq.lab.demo import MODELS, SETTINGS, DemoResult, conclusions
-from codtdq.resolve import method_for
+from codtdq.resolve import quantize_for
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,11 @@ def demo(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("demo")
     stdout = io.StringIO()
-    quick = ("transforms=[]", "ridges=[]", "compensate=false", "sweeps=0", "equalize=false")
+    quick = {"transforms": (), "ridges": (), "compensate": False, "sweeps": 0, "equalize": False}
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(stdout):
         patch.setattr(
-            "codtdq.lab.demo.method_for",
-            lambda model, name, count: method_for(model, name, count=2, changes=quick),
+            "codtdq.lab.demo.quantize_for",
+            lambda model, config, count: quantize_for(model, config.replace(**quick), count=2),
         )
         code = main(["demo", "--limit", "4", "--out", str(out), "--json"])
     assert code == 0

@@ -89,6 +89,34 @@ def test_quantizers_off_is_the_float_function(name):
     assert (y - reference).abs().max() <= 1e-4 * reference.abs().max()
 
 
+OWN_WIDTHS = {
+    "attn.qkv": {"act_bits": None},
+    "attn.proj": {"weight_bits": None},
+    "mlp.fc1": {"weight_bits": 3, "act_bits": 5},
+    "mlp.fc2": {"weight_bits": None, "act_bits": None},
+    "head": {"weight_bits": 4, "act_bits": 4},
+}
+
+
+@pytest.mark.parametrize("others", [{}, OFF], ids=["others four bits", "others float"])
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_operators_have_the_widths_of_their_plan(name, others):
+    changes = {"layer_overrides": OWN_WIDTHS, "skip_patterns": ["mix"], **others}
+    model = quantize(name, small_net(), **changes)
+    plan, operators = model.quant_record.plan, quant_operators(model)
+    assert plan.site("mlp.fc1").weight_bits == 3 and "mix" not in operators
+    for site in plan:
+        if site.name not in operators:
+            assert not site.quantized, site.name
+            continue
+        schemes = operators[site.name].input_scheme, operators[site.name].weight_scheme
+        for scheme, bits in zip(schemes, (site.act_bits, site.weight_bits), strict=True):
+            while hasattr(scheme, "inner"):
+                scheme = scheme.inner
+            assert (scheme.kind == "float") == (bits is None), (site.name, scheme.kind)
+            assert getattr(scheme, "code_bits", bits) == bits or bits is None, site.name
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_float_model_is_untouched(name, made):
     quantized, model, before = made(name)

@@ -98,7 +98,7 @@ class TestStart:
         for name, windows in collect_windows(bench, 8).items():
             site = bench.site(name)
             x = windows.stacked(name)
-            w = site.weight.flatten(1).unflatten(0, (len(x), -1))
+            w = site.float_weight.flatten(1).unflatten(0, (len(x), -1))
             y = (x @ w.transpose(1, 2)).transpose(0, 1).flatten(1)
             if site.module.bias is not None:
                 y = y + site.module.bias
@@ -114,7 +114,7 @@ class TestStart:
         for name in ("mlp.fc2", "depthwise", "mix"):
             site, losses = bench.site(name), []
             x = kept[name].stacked(name)
-            y = x @ site.weight.flatten(1).unflatten(0, (len(x), -1)).transpose(1, 2)
+            y = x @ site.float_weight.flatten(1).unflatten(0, (len(x), -1)).transpose(1, 2)
             for rounds in (0, 3):
                 inputs, weight = search_site(site, kept[name], rounds)
                 w = weight.dequantize().flatten(1).unflatten(0, (len(x), -1))

@@ -215,7 +215,7 @@ def test_fold_comes_before_weight_quantization():
     bench.install(site, inputs=FloatInput())
     assert fold_into_norm(bench, "norm1", *random_affine(48))  # a float weight in a store is fine
     assert difference(small_net(), bench.model, images()) < 1e-4
-    bench.install(site, weight=UniformWeight.minmax(site.weight, 4))
+    bench.install(site, weight=UniformWeight.minmax(site.float_weight, 4))
     with pytest.raises(ConfigError, match="before quantizing"):
         fold_into_norm(bench, "norm1", torch.ones(48))
 

@@ -49,7 +49,7 @@ def plain():
             if site.act_bits:
                 inputs = StaticUniform.spanning(low, high, site.act_bits)
             if site.weight_bits:
-                weight = percentile_weight(site.weight, site.weight_bits)
+                weight = percentile_weight(site.float_weight, site.weight_bits)
             bench.install(site, inputs=inputs, weight=weight)
 
     yield name
@@ -234,7 +234,7 @@ class TestWorkbench:
 
     def test_candidates_run_with_the_operators_own_geometry(self, bench):
         def see(site, x, y):
-            again = run_operator(site.module, input_tokens(site.module, x), site.weight, x)
+            again = run_operator(site.module, input_tokens(site.module, x), site.float_weight, x)
             if getattr(site.module, "padding_mode", "zeros") == "zeros":
                 assert torch.allclose(again, y, atol=1e-5), site.name
 

@@ -84,7 +84,7 @@ def test_fisher_gradients_are_those_of_sampled_labels_and_not_zero() -> None:
     bench = bench_of(small_net(), images(2))
     head = sample_operators(bench, metric=FISHER, images=2, positions=ALL)["head"]
     site = bench.site("head")
-    logits = head.fields.matrix()[0] @ site.weight.flatten(1).T + site.module.bias
+    logits = head.fields.matrix()[0] @ site.float_weight.flatten(1).T + site.module.bias
     labels = logits.sigmoid() - head.gradients
     assert torch.allclose(labels, labels.round(), atol=1e-5)
     assert set(labels.round().abs().flatten().tolist()) == {0.0, 1.0}
@@ -151,16 +151,16 @@ def test_a_mask_without_gradient_is_an_error() -> None:
 def brute_force(site: Site, search: ScaleSearch, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Errors by running the operator itself once per candidate: weights [n, O] and inputs [n]."""
     module, tokens = site.module, input_tokens(site.module, x)
-    reference = run_operator(module, tokens, site.weight, x)
+    reference = run_operator(module, tokens, site.float_weight, x)
     channel = -1 if site.kind == "linear" else 1
     of_weight, of_input = [], []
     x_hat = search.quantizer()(tokens)
     w_now = search.weight_scheme().dequantize()
     for factor in search.factors():
         step = (factor * search.weight_start).repeat_interleave(
-            site.weight.shape[0] // len(search.weight_start)
+            site.float_weight.shape[0] // len(search.weight_start)
         )
-        w_hat = UniformWeight.quantize(site.weight, 4, step=step[:, None], symmetric=True)
+        w_hat = UniformWeight.quantize(site.float_weight, 4, step=step[:, None], symmetric=True)
         error = (g * (run_operator(module, x_hat, w_hat.dequantize(), x) - reference)).square()
         of_weight.append(error.movedim(channel, 0).flatten(1).sum(1))
         moved = search.quantizer()
@@ -193,7 +193,7 @@ def test_search_equals_running_every_candidate(name: str) -> None:
     handle.remove()
     sample = sample_operators(bench, metric=MSE, images=2, positions=ALL)[name]
     # importance that is the same at all positions survives the shuffled sampling
-    outputs = site.weight.shape[0]
+    outputs = site.float_weight.shape[0]
     g = torch.linspace(0.5, 2, outputs)
     sample = dataclasses.replace(sample, gradients=g.expand(len(sample.fields.values), -1))
     search = ScaleSearch(site, sample, bench.config)

@@ -44,7 +44,7 @@ def install_all(bench):
             seen.low.amin(0, True), seen.high.amax(0, True), site.act_bits
         )
         bench.install(
-            site, inputs=grid, weight=UniformWeight.minmax(site.weight, 4, symmetric=False)
+            site, inputs=grid, weight=UniformWeight.minmax(site.float_weight, 4, symmetric=False)
         )
 
 

@@ -27,7 +27,9 @@ def test_every_preset_runs_and_leaves_the_float_model_alone(name):
 def test_module_names_are_kept():
     model = small_net()
     names = [name for name, _ in model.named_modules()]
-    assert [n for n, _ in simulate(model, "cod-tdq").named_modules()] == names
+    found = [name for name, _ in simulate(model, "cod-tdq").named_modules()]
+    schemes = ("input_scheme", "weight_scheme")
+    assert [name for name in found if not name.endswith(schemes)] == names
 
 
 def test_inplace_changes_the_model_itself():
@@ -54,13 +56,13 @@ def test_static_radii_are_the_maximum_over_the_calibration_batches():
     model = nn.Sequential(nn.Linear(8, 8))
     batches = [torch.randn(4, 8) * s for s in (1.0, 3.0, 2.0)]
     quantized = simulate(model, "per-tensor", calibration=batches)
-    assert quantized[0].act_radius.item() == max(b.abs().max().item() for b in batches)
+    assert quantized[0].input_scheme.radius.item() == max(b.abs().max().item() for b in batches)
     mean = codtdq.preset("per-tensor", static_reduce="mean")
     quantized = simulate(model, mean, calibration=batches)
     expected = sum(b.abs().max().item() for b in batches) / 3
-    assert quantized[0].act_radius.item() == pytest.approx(expected)
+    assert quantized[0].input_scheme.radius.item() == pytest.approx(expected)
     big = torch.full((1, 8), 100.0)
-    assert quantized[0].quantize_input(big).x_hat.max() < 10  # fixed, not dynamic
+    assert quantized[0].input_scheme(big[None]).max() < 10  # fixed, not dynamic
 
 
 def test_static_per_channel_radii():
@@ -68,10 +70,10 @@ def test_static_per_channel_radii():
     config = codtdq.preset("per-tensor", act_modes=modes)
     model = small_net()
     quantized = simulate(model, config, calibration=[images()])
-    assert quantized.mix.act_radius.shape == (48,)
-    assert quantized.stem.act_radius.shape == (3,)
+    assert quantized.mix.input_scheme.radius.shape == (48,)
+    assert quantized.stem.input_scheme.radius.shape == (3,)
     channel = images().abs().amax((0, 2, 3))
-    assert torch.equal(quantized.stem.act_radius, channel)
+    assert torch.equal(quantized.stem.input_scheme.radius, channel)
 
 
 def test_fixed_offline_control_freezes_the_projected_radius():
@@ -79,9 +81,9 @@ def test_fixed_offline_control_freezes_the_projected_radius():
     batches = [torch.nn.functional.gelu(torch.randn(16, 64) * 2) for _ in range(2)]
     fixed = simulate(model, "dcrp-only-fixed", calibration=batches)
     online = simulate(model, "dcrp-only")
-    radii = [online[0].quantize_input(b).radius.item() for b in batches]
-    assert fixed[0].act_radius.item() == pytest.approx(sum(radii) / 2)
-    assert fixed[0].act_radius.item() < batches[0].abs().max()  # the projection took part
+    radii = [online[0].input_scheme.explain(b[None]).radius.item() for b in batches]
+    assert fixed[0].input_scheme.radius.item() == pytest.approx(sum(radii) / 2)
+    assert fixed[0].input_scheme.radius.item() < batches[0].abs().max()  # the projection took part
 
 
 def test_missing_calibration_is_an_error():
@@ -191,7 +193,7 @@ def test_batches_may_be_tensors_tuples_or_dicts():
     x = torch.randn(2, 4)
     batches = [(x, 2.0), {"x": x, "scale": 3.0}]
     quantized = simulate(Two(), "per-tensor", calibration=batches)
-    assert quantized.a.act_radius.item() == pytest.approx(3 * x.abs().max().item())
+    assert quantized.a.input_scheme.radius.item() == pytest.approx(3 * x.abs().max().item())
 
 
 def test_calibration_restores_training_mode_and_empty_batches_run():

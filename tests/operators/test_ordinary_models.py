@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import codtdq
+from codtdq.operators import listening
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
 from codtdq.operators import QuantLinear
 from small_nets import simulate
@@ -79,8 +80,8 @@ def test_the_fused_encoder_layer_does_not_bypass_quantization():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
     quantized = simulate(layer, "cod-tdq")
     calls = []
-    quantized.linear1.listener = lambda module, result: calls.append(result.step.shape)
-    with torch.no_grad():
+    listener = listening({"one": quantized.linear1}, lambda *heard: calls.append(heard))
+    with torch.no_grad(), listener:
         out = quantized(torch.randn(2, 5, 32))
     assert len(calls) == 1 and out.isfinite().all()
 
@@ -99,8 +100,8 @@ def test_casting_a_model_keeps_scales_exact(dtype):
     config = codtdq.preset("per-tensor")
     model = simulate(module, config, calibration=[torch.full((1, 64), 1e6)])
     cast = copy.deepcopy(model).to(dtype)
-    assert cast[0].weight_scale.dtype is torch.float32
-    assert torch.equal(cast[0].act_radius, model[0].act_radius)
+    assert cast[0].weight_scheme.scale.dtype is torch.float32
+    assert torch.equal(cast[0].input_scheme.radius, model[0].input_scheme.radius)
     assert cast[0].weight.dtype is dtype  # what code that casts its input to it expects
     x = torch.randn(3, 64).to(dtype)
     assert cast(x).dtype is dtype and cast(x).isfinite().all()

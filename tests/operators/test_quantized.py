@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import codtdq
+from codtdq.operators import listening
 from codtdq.numerics import quantize
 from small_nets import simulate
 
@@ -76,8 +77,8 @@ def test_linear_computes_on_dequantized_values(channels):
 
 def test_state_is_buffers_and_moves_with_the_module():
     layer = simulate(nn.Linear(33, 5), "cod-tdq")
-    assert set(layer.state_dict()) == {"weight_packed", "weight_scale", "bias"}
-    assert layer.weight_packed.dtype is torch.uint8
+    assert set(layer.state_dict()) == {"weight_scheme.packed", "weight_scheme.scale", "bias"}
+    assert layer.weight_scheme.packed.dtype is torch.uint8
     assert isinstance(layer, nn.Linear) and layer.in_features == 33
     assert all(not p.requires_grad for p in layer.parameters())
 
@@ -104,7 +105,7 @@ def test_fp16_compute_rounds_to_half():
     half = simulate(module, codtdq.preset("cod-tdq", compute_dtype="fp16"))
     with torch.no_grad():
         expected = F.linear(
-            half.quantize_input(x).x_hat.half(), half.weight.half(), half.bias.half()
+            half.input_scheme(x[:, None])[:, 0].half(), half.weight.half(), half.bias.half()
         ).float()
         assert torch.equal(half(x), expected)
 
@@ -121,6 +122,12 @@ def test_nan_reaches_the_output(bad):
 def test_listener_sees_every_quantization():
     layer = simulate(nn.Linear(64, 8), "cod-tdq")
     seen = []
-    layer.listener = lambda module, result: seen.append((module, result.step.shape))
+
+    def hear(name, x, x_hat, statistics):
+        seen.append((name, x.shape, x_hat.shape, statistics.step.shape))
+
+    with listening({"layer": layer}, hear):
+        layer(torch.randn(3, 64))
+    assert seen == [("layer", (3, 1, 64), (3, 1, 64), (3, 1, 2))]
     layer(torch.randn(3, 64))
-    assert seen == [(layer, (3, 2))]
+    assert len(seen) == 1

@@ -50,9 +50,10 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="FILE", help="released weights (.pth, .safetensors) of the model"
     )
     parser.add_argument(
-        "--untrained", action="store_true",
+        "--untrained",
+        action="store_true",
         help="accept random weights where none are shipped or given, to try things out",
-    )  # fmt: skip
+    )
 
 
 def add_config(
@@ -68,6 +69,7 @@ def add_config(
         "--method",
         "--preset",
         dest="method",
+        action=_Once,
         metavar="NAME",
         help=f"method, preset or variant{meant}; see `codtdq list methods`",
     )
@@ -152,6 +154,22 @@ class _Refused(argparse.Action):
         parser.error(f"there is no {self.option_strings[0]}: {self._advice}")
 
 
+class _Once(argparse.Action):
+    """An option of several names that may be given one time: the last one must not just win."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        option: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            names = " and ".join(self.option_strings)
+            parser.error(f"{names} are one option; give it once")
+        setattr(namespace, self.dest, value)
+
+
 def opened_dataset(args: argparse.Namespace) -> Dataset:
     """The data set that the options of `add_dataset` name, below `--data-root`."""
     from codtdq.data import open_dataset
@@ -164,9 +182,10 @@ def opened_dataset(args: argparse.Namespace) -> Dataset:
 def add_postprocess(parser: argparse.ArgumentParser) -> None:
     """`--postprocess`."""
     parser.add_argument(
-        "--postprocess", choices=["sigmoid", "sigmoid-minmax", "binary"],
+        "--postprocess",
+        choices=["sigmoid", "sigmoid-minmax", "binary"],
         help="how logits become a mask (default: the model's own)",
-    )  # fmt: skip
+    )
 
 
 def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> nn.Module:

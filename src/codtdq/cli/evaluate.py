@@ -26,11 +26,16 @@ COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "M
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "eval", "score a model on a data set",
-        ["", "--preset cod-tdq --dataset camosynth/test-easy",
-         "--model cfrn --checkpoint cfrn.pth --dataset NC4K --data-root ~/cod --out nc4k.json",
-         "--model cfrn-w4a4 --dataset ~/cod/TestDataset/CAMO --resume --out camo.json"],
-    )  # fmt: skip
+        verbs,
+        "eval",
+        "score a model on a data set",
+        [
+            "",
+            "--preset cod-tdq --dataset camosynth/test-easy",
+            "--model cfrn --checkpoint cfrn.pth --dataset NC4K --data-root ~/cod --out nc4k.json",
+            "--model cfrn-w4a4 --dataset ~/cod/TestDataset/CAMO --resume --out camo.json",
+        ],
+    )
     add_model(parser)
     add_weights(parser)
     add_config(parser, None)
@@ -53,8 +58,14 @@ def run(args: argparse.Namespace) -> None:
     model = opened_model(args)
     dataset = opened_dataset(args)
     state = f"{args.out}.partial" if args.out else None
-    result = evaluate(model, dataset, batch_size=args.batch, postprocess=args.postprocess,
-                      state_file=state, resume=args.resume)  # fmt: skip
+    result = evaluate(
+        model,
+        dataset,
+        batch_size=args.batch,
+        postprocess=args.postprocess,
+        state_file=state,
+        resume=args.resume,
+    )
     data = result.to_dict()
     if args.out:
         write_json(args.out, data, indent=1)

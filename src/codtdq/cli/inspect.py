@@ -18,10 +18,16 @@ def register(verbs: Any) -> None:
     parser.add_argument("what", choices=["models", "methods", "presets", "datasets"])
     parser.set_defaults(run=run_list)
     parser = verb(
-        verbs, "plan", "show what would be quantized, operator by operator",
-        ["", "--model escnet-small --preset w4a4", "--set first_layer=quantize --json",
-         "--method cod-tdq-plus"],
-    )  # fmt: skip
+        verbs,
+        "plan",
+        "show what would be quantized, operator by operator",
+        [
+            "",
+            "--model escnet-small --preset w4a4",
+            "--set first_layer=quantize --json",
+            "--method cod-tdq-plus",
+        ],
+    )
     add_model(parser, packed=False)
     add_config(parser, DEFAULT_METHOD, learns=False)
     parser.set_defaults(run=run_plan)
@@ -91,9 +97,15 @@ def _models() -> list[dict[str, Any]]:
     for name in list_models():
         info = model_info(name)
         shipped = info.weights is not None and shipped_weights(info.weights).is_file()
-        rows.append({"name": name, "input": info.input_size, "postprocess": info.postprocess,
-                     "weights": "shipped" if shipped else "bring your own",
-                     "description": info.description})  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "input": info.input_size,
+                "postprocess": info.postprocess,
+                "weights": "shipped" if shipped else "bring your own",
+                "description": info.description,
+            }
+        )
     return rows
 
 
@@ -101,10 +113,13 @@ def _presets() -> list[dict[str, Any]]:
     from codtdq.planning.presets import PRESETS, preset
 
     return [
-        {"name": name, "calibration": "needed" if preset(name).needs_calibration else "none",
-         "description": entry.description}
+        {
+            "name": name,
+            "calibration": "needed" if preset(name).needs_calibration else "none",
+            "description": entry.description,
+        }
         for name, entry in PRESETS.items()
-    ]  # fmt: skip
+    ]
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -113,13 +128,20 @@ def _methods() -> list[dict[str, Any]]:
     rows = []
     for name in list_methods():
         info = method_info(name)
-        rows.append({
-            "name": name, "title": info.title, "ranges": info.ranges,
-            "granularity": info.granularity, "calibration": info.calibration_images,
-            "gradients": "yes" if info.gradients else "no",
-            "bits/activation": info.act_bits, "bits/weight": info.weight_bits,
-            "made from": info.evidence, "source": info.source,
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "title": info.title,
+                "ranges": info.ranges,
+                "granularity": info.granularity,
+                "calibration": info.calibration_images,
+                "gradients": "yes" if info.gradients else "no",
+                "bits/activation": info.act_bits,
+                "bits/weight": info.weight_bits,
+                "made from": info.evidence,
+                "source": info.source,
+            }
+        )
     return rows
 
 

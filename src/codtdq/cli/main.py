@@ -31,9 +31,13 @@ def build_parser() -> argparse.ArgumentParser:
         description="4-bit post-training quantization for camouflaged object detection",
     )
     parser.add_argument(
-        "--import", dest="imports", action="append", default=[], metavar="FILE",
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="FILE",
         help="run a Python file first, e.g. one that registers a model of your own",
-    )  # fmt: skip
+    )
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     register_commands(verbs)

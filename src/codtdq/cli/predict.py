@@ -20,10 +20,15 @@ from codtdq.cli.common import (
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "predict", "write the mask of each image",
-        ["photo.jpg --out masks", "'photos/*.jpg' --preset cod-tdq --overlay --out masks",
-         "photos --model cfrn-w4a4 --out masks"],
-    )  # fmt: skip
+        verbs,
+        "predict",
+        "write the mask of each image",
+        [
+            "photo.jpg --out masks",
+            "'photos/*.jpg' --preset cod-tdq --overlay --out masks",
+            "photos --model cfrn-w4a4 --out masks",
+        ],
+    )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder or glob")
     add_model(parser)
     add_weights(parser)

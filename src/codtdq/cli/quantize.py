@@ -22,17 +22,23 @@ from codtdq.cli.common import (
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "quantize", "quantize a model and write the packed checkpoint",
-        ["--out small-w4a4", "--model cfrn --checkpoint cfrn.pth --calibration photos --out plus",
-         "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
-         "--preset cod-tdq --set io_correction=bias --calibration my-images --out corrected"],
-    )  # fmt: skip
+        verbs,
+        "quantize",
+        "quantize a model and write the packed checkpoint",
+        [
+            "--out small-w4a4",
+            "--model cfrn --checkpoint cfrn.pth --calibration photos --out plus",
+            "--model cfrn --checkpoint cfrn.pth --preset cod-tdq --out cfrn-w4a4",
+            "--preset cod-tdq --set io_correction=bias --calibration my-images --out corrected",
+        ],
+    )
     add_model(parser, packed=False)
     add_weights(parser)
     add_config(parser, DEFAULT_METHOD)
     parser.add_argument("--out", required=True, metavar="DIR", help="directory to write")
-    parser.add_argument("--resume", action="store_true",
-                        help="go on with a calibration that was stopped")  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with a calibration that was stopped"
+    )
     add_calibration(parser)
     parser.set_defaults(run=run)
 

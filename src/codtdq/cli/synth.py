@@ -11,9 +11,11 @@ from codtdq.cli.common import print_json, verb
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "export-synth", "write camosynth (synthetic) images and masks as PNG files",
+        verbs,
+        "export-synth",
+        "write camosynth (synthetic) images and masks as PNG files",
         ["--split test-easy --count 50 --out synth", "--split val --count 99 --size 384 --out s"],
-    )  # fmt: skip
+    )
     parser.add_argument("--split", default="test-easy", help="camosynth split (default test-easy)")
     parser.add_argument("--count", "--limit", type=int, default=16, metavar="N", help="images")
     parser.add_argument("--size", type=int, default=192, help="side in pixels (default 192)")

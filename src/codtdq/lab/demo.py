@@ -31,9 +31,16 @@ from codtdq.resolve import quantize_for
 MODELS = ("cfrn-small", "escnet-small")
 PLUS = "cod-tdq-plus"
 SETTINGS = (
-    "fp32", "w8a8", "w4a8", "w4a4", "dstg-only", "cod-tdq", "cod-tdq-literal", "cod-tdq-guarded",
+    "fp32",
+    "w8a8",
+    "w4a8",
+    "w4a4",
+    "dstg-only",
+    "cod-tdq",
+    "cod-tdq-literal",
+    "cod-tdq-guarded",
     PLUS,
-)  # fmt: skip
+)
 PICTURED = ("fp32", "w4a4", "cod-tdq", PLUS)
 DIAGNOSED = "cod-tdq"
 TIMED = PLUS

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
 from codtdq.schemes.base import InputScheme, build_input_scheme
+from codtdq.schemes.lowered import Unlowered
 
 SCALE_BITS = 32  # a scale is a float32 here
 
@@ -25,6 +26,10 @@ class FloatInput(InputScheme):
     def bits(self, channels: int) -> float:
         """Float32."""
         return 32.0
+
+    def lower(self) -> Unlowered:
+        """None: it is float."""
+        return Unlowered("its input stays float")
 
 
 class StaticUniform(InputScheme):

@@ -15,12 +15,14 @@ from codtdq.engine import use_backend
 from codtdq.engine.cpu import library
 from codtdq.numerics.weight import from_rows, row_shape
 from codtdq.operators import quant_operators
+from codtdq.operators.tokens import input_tokens
 from small_nets import simulate
 
+# an engine that was built and does not load is a failure, not a reason to skip
 needs_engine = pytest.mark.skipif(
-    native.unavailable_reason() is not None, reason=f"no engine: {native.unavailable_reason()}"
+    not library.path().is_file(), reason=f"no engine was built: {library.path()}"
 )
-SETS = library.available_sets()
+SETS = library.available_sets() or ["generic"]
 MODES = ("per_tensor", "per_channel", "per_token_group")
 
 
@@ -60,18 +62,18 @@ def torch_threads(count):
 
 def reference(operator, x):
     """The operator in float64 from the codes and scales of the plain path."""
+    tokens, channels = input_tokens(operator, x.float()), operator.inputs
     with native.disabled():
-        result = operator.quantize_input(x.float())
-    step, size = result.step.double(), operator.site.activation.group_size
-    channels = operator.site.inputs
-    if operator.site.activation.mode == "per_token_group":
-        step = step.repeat_interleave(size, dim=-1)[..., :channels]  # [..., C]
-        if operator.layout == "first":
-            step = step.transpose(1, 2).unflatten(2, x.shape[2:])
-    elif operator.site.activation.mode == "per_channel" and operator.layout == "first":
-        step = step.reshape(-1, *[1] * (x.ndim - 2))
+        result = operator.input_scheme.explain(tokens)
+    step, spec = result.step.double(), operator.input_scheme.spec
+    if spec.mode == "per_token_group":
+        step = step.repeat_interleave(spec.group_size, dim=-1)[..., :channels]  # [B, N, C]
     x_hat = result.q.double() * step
-    packed = operator.packed_weight()
+    if isinstance(operator, nn.Linear):
+        x_hat = x_hat.reshape(x.shape)
+    else:
+        x_hat = x_hat.transpose(1, 2).unflatten(2, x.shape[2:])
+    packed = operator.weight_scheme.packed_weight()
     _, taps, inputs = row_shape(packed.shape)
     weight = from_rows(
         packed.codes().double() * packed._spread(taps, inputs).double(), packed.shape
@@ -123,7 +125,7 @@ def check(module, x, *, label="", sets=SETS):
         assert distance(found, simulated) <= 2e-6, (where, distance(found, simulated))
 
 
-def weighed_losses(scheme, x_hat, x):
+def group_losses(scheme, x_hat, x):
     """Loss of every value's group, as cod-tdq-plus counts it."""
     loss = (x_hat - x).square() * (1 + scheme.zero_weight * (x_hat == 0))
     lines = loss if not scheme.along_pixels else loss.transpose(1, 2)

@@ -17,7 +17,8 @@ from codtdq.engine import cpu as native
 from codtdq.engine.cpu import library
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.provenance import provenance
-from codtdq.operators import quant_operators
+from codtdq.methods import outline, quantize_model
+from codtdq.operators import listening, quant_operators
 from small_nets import simulate
 
 pytestmark = needs_engine
@@ -25,8 +26,11 @@ pytestmark = needs_engine
 
 def net(config="cod-tdq", seed=0, **changes):
     """All kinds of operators; the one with 8-bit weights stays simulated."""
-    changes = {"layer_overrides": {"depthwise": {"weight_bits": 8}}} | changes
-    return simulate(small_nets.small_net(seed=seed), codtdq.preset(config, **changes))
+    return simulate(small_nets.small_net(seed=seed), net_config(config, **changes))
+
+
+def net_config(config="cod-tdq", **changes):
+    return codtdq.preset(config, **{"layer_overrides": {"mix": {"weight_bits": 8}}} | changes)
 
 
 def outputs(model, x=None):
@@ -41,15 +45,24 @@ def without_engine(monkeypatch):
 
 
 def test_auto_takes_the_engine_and_says_why():
-    model = net()
+    model = quantize_model(small_nets.small_net(), net_config())
     assert backend_of(model) is None
     record = use_backend(model)
     assert backend_of(model) is record and record.name == "cpu"
     assert native.instruction_set() in record.reason
-    assert record.fallbacks == {"depthwise": "its weight has 8 bits, more than 4"}
-    assert set(record.native) == set(quant_operators(model)) - {"depthwise"}
-    assert model.attn.qkv.executor is not None and model.depthwise.executor is None
+    assert record.fallbacks == {"mix": "its weight has 8 bits, more than 4"}
+    assert set(record.native) == set(quant_operators(model)) - {"mix"}
+    assert model.attn.qkv.executor is not None and model.mix.executor is None
     json.dumps(record.to_dict())
+
+
+def test_quantize_takes_a_backend_and_auto_is_the_default():
+    for backend, name in ((None, "cpu"), ("auto", "cpu"), ("cpu", "cpu"), ("reference",) * 2):
+        chosen = {} if backend is None else {"backend": backend}
+        model = codtdq.quantize(small_nets.small_net(), net_config(), **chosen)
+        assert backend_of(model).name == name
+    with pytest.raises(ConfigError, match="'gpu'; accepted: auto, reference, cpu"):
+        codtdq.quantize(small_nets.small_net(), net_config(), backend="gpu")
 
 
 def test_reference_and_back():
@@ -134,13 +147,30 @@ def test_nothing_to_execute_natively():
     ],
 )
 def test_operators_that_stay_simulated_are_listed_with_the_reason(module, mode, changes, reason):
-    model = nn.Sequential(quantized(module, mode, **changes))
-    record = use_backend(model, "cpu")
-    assert reason in record.fallbacks["0"] and not record.native
-    assert record.execution == "simulated"
+    layer = quantized(module, mode, **changes)
+    record = use_backend(nn.ModuleList([layer, quantized(nn.Linear(8, 4))]), "cpu")
+    assert record.native == ("1",)
+    assert list(record.fallbacks) == ["0"] and reason in record.fallbacks["0"]
+    assert layer.backend is None and layer._buffers["weight_cache"] is not None
     conv = isinstance(module, nn.Conv2d)
     x = torch.randn(2, 8, 5, 5) if conv else torch.randn(2, module.in_features)
-    assert outputs(model, x).isfinite().all()
+    assert outputs(layer, x).isfinite().all()
+    alone = nn.Sequential(layer)
+    with pytest.raises(UnsupportedError, match=f"no operator of the model.*{reason}"):
+        use_backend(alone, "cpu")
+    record = use_backend(alone)
+    assert record.name == "reference" and reason in record.reason
+    assert record.execution == "simulated"
+
+
+def test_a_depthwise_convolution_may_have_weights_of_any_width():
+    torch.manual_seed(0)
+    layer = quantized(nn.Conv2d(8, 8, 3, padding=1, groups=8), weight_bits=8)
+    x = torch.randn(2, 8, 5, 5)
+    simulated = outputs(layer, x)
+    assert use_backend(layer, "cpu").native == ("",)
+    found = outputs(layer, x)
+    assert layer.executor is not None and distance(found, simulated) < 2e-6
 
 
 @pytest.mark.parametrize("config", ["cod-tdq", "w4a4", "dstg-only"])
@@ -193,11 +223,18 @@ def test_native_operators_keep_no_float_weights(tmp_path):
         return codtdq.load(tmp_path / "net", model=small_nets.small_net(), **options)
 
     everything = set(quant_operators(net()))
-    assert caches(load(backend="cpu")) == {"depthwise"}
+    assert caches(load(backend="cpu")) == {"mix"}
     assert caches(load(backend="reference")) == everything
-    assert caches(load(backend="cpu", cache_weights=True)) == everything
+    assert caches(load(backend="reference", cache_weights=False)) == set()
     assert caches(load(backend="cpu", cache_weights=False)) == set()
-    assert outputs(load(backend="cpu", cache_weights=True)).isfinite().all()
+    slim = load(backend="cpu", cache_weights=False)
+    assert torch.equal(outputs(slim), outputs(load(backend="cpu")))
+    model = net()
+    assert caches(model) == everything
+    use_backend(model)
+    assert caches(model) == {"mix"}
+    use_backend(model, "reference")
+    assert caches(model) == everything
 
 
 def test_deep_copies_have_weights_of_their_own():
@@ -243,7 +280,7 @@ def test_refreshed_scales_are_used_at_once():
     layer = native_only(quantized(nn.Linear(8, 4, bias=False)))
     x = torch.randn(3, 8)
     before = outputs(layer, x)
-    layer.weight_scale.mul_(2)
+    layer.weight_scheme.scale.mul_(2)
     layer.refresh()
     assert torch.allclose(outputs(layer, x), 2 * before)
 
@@ -280,11 +317,13 @@ def test_listeners_hear_the_simulation():
     layer = native_only(quantized(nn.Linear(64, 4)))
     x, heard = torch.randn(3, 64), []
     fast = outputs(layer, x)
-    layer.listener = lambda module, result: heard.append((module, result))
-    slow = outputs(layer, x)
-    layer.listener = None
-    assert [module for module, _ in heard] == [layer]
-    assert heard[0][1].eta.shape == (3, 2) and distance(fast, slow) < 2e-6
+    with listening({"layer": layer}, lambda *facts: heard.append(facts)):
+        slow = outputs(layer, x)
+    ((name, tokens, x_hat, statistics),) = heard
+    assert name == "layer" and torch.equal(tokens, x.unsqueeze(1))
+    assert torch.equal(x_hat, statistics.x_hat) and not torch.equal(x_hat, tokens)
+    assert statistics.eta.shape == (3, 1, 2) and distance(fast, slow) < 2e-6
+    assert torch.equal(outputs(layer, x), fast) and len(heard) == 1
 
 
 def test_gradients_take_the_simulation():
@@ -316,7 +355,7 @@ def test_inference_mode():
 
 
 def test_results_tell_who_computed_them():
-    model = net()
+    model = quantize_model(small_nets.small_net(), net_config())
     facts = provenance(model)
     assert facts["execution"] == "simulated" and facts["backend"] is None
     use_backend(model, "reference")
@@ -324,22 +363,22 @@ def test_results_tell_who_computed_them():
     use_backend(model)
     facts = provenance(model)
     assert facts["execution"] == f"native int4 ({native.instruction_set()})"
-    assert facts["backend"]["fallbacks"] == {"depthwise": "its weight has 8 bits, more than 4"}
+    assert facts["backend"]["fallbacks"] == {"mix": "its weight has 8 bits, more than 4"}
     assert facts["backend"]["native_operators"] == len(quant_operators(model)) - 1
     assert provenance(nn.Linear(2, 2))["execution"] == "fp32"
     json.dumps(facts)
 
 
-def test_a_plan_predict_backends_the_backend():
-    float_net = small_nets.small_net()
-    config = codtdq.preset("cod-tdq", layer_overrides={"depthwise": {"weight_bits": 8}})
-    found = predict_backend(float_net, codtdq.plan(float_net, config))
+def test_the_backend_is_known_from_a_sketch():
+    _, sketch = outline(small_nets.small_net(), net_config(), small_nets.images(1))
+    found = predict_backend(sketch)
+    assert backend_of(sketch) is None and sketch.attn.qkv.executor is None
     actual = use_backend(net())
     assert (found.name, found.reason) == (actual.name, actual.reason)
     assert (found.native, found.fallbacks) == (actual.native, actual.fallbacks)
 
 
-def test_a_plan_predict_backends_that_there_is_no_engine(without_engine):
-    float_net = small_nets.small_net()
-    found = predict_backend(float_net, codtdq.plan(float_net, "cod-tdq"))
+def test_a_sketch_tells_that_there_is_no_engine(without_engine):
+    _, sketch = outline(small_nets.small_net(), codtdq.preset("cod-tdq"), small_nets.images(1))
+    found = predict_backend(sketch)
     assert found == BackendRecord("reference", "no compiler was there")

@@ -12,9 +12,9 @@ from torch import nn
 import codtdq
 from codtdq.engine import cpu as native
 from codtdq.engine import fusion, use_backend
-from codtdq.engine.cpu import executors as cpu
+from codtdq.engine.cpu import encoders
 from codtdq.models.escnet_blocks import GatedGelu
-from codtdq.operators import quant_operators
+from codtdq.operators import listening, quant_operators
 from small_nets import simulate
 
 pytestmark = needs_engine
@@ -119,9 +119,11 @@ def test_without_the_engine_a_fused_operator_still_does_the_work_of_its_follower
     with native.disabled():
         assert distance(run(model), expected) < 1e-6
     heard = []
-    model.stem.listener = lambda module, result: heard.append(result.eta.mean())
-    assert distance(run(model), run(net())) < 0.05 and heard
-    model.stem.listener = None
+    with listening({"stem": model.stem}, lambda *facts: heard.append(facts)):
+        assert distance(run(model), run(net())) < 0.05
+    ((name, x, x_hat, statistics),) = heard
+    assert name == "stem" and x.shape == x_hat.shape == (2, 63, 3)
+    assert statistics.eta.shape == (2, 63, 1)
     model.norm.train(), model.stem.train()
     before = model.norm.running_mean.clone()
     run(model)
@@ -133,9 +135,9 @@ def test_an_input_is_quantized_once_for_all_its_readers(monkeypatch):
     record = use_backend(model, "cpu", example=image())
     assert record.sharing == 2  # left, right and depthwise read one tensor
     counted = []
-    encode = cpu.encode_groups
+    encode = encoders.encode_groups
     monkeypatch.setattr(
-        cpu, "encode_groups", lambda x, *rest: counted.append(x.shape) or encode(x, *rest)
+        encoders, "encode_groups", lambda x, *rest: counted.append(x.shape) or encode(x, *rest)
     )
     together = run(model)
     assert counted.count(torch.Size([2, 32, 9, 7])) == 3  # the shared tensor, z, and z once more

@@ -94,7 +94,7 @@ given_values = {
     "share": st.sampled_from([0.003, 0.3, 1.0]),
     "layout": st.sampled_from(["plain", "permuted", "strided", "offset", "channels_last"]),
     "dtype": dtypes,
-    "name": st.sampled_from(SETS or ["generic"]),
+    "name": st.sampled_from(SETS),
     "mode": modes,
     "changes": st.builds(lambda one, other: one | other, settings_of_a_layer, literal),
 }

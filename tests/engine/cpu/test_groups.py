@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from engine_cases import SETS, needs_engine
 
 from codtdq.engine import cpu as native
 from codtdq.engine.cpu import library
@@ -11,10 +12,7 @@ from codtdq.engine.cpu.groups import quantize_groups
 from codtdq.errors import UnsupportedError
 from codtdq.numerics import ActivationSpec, affine, projection, quantize
 
-pytestmark = pytest.mark.skipif(
-    native.unavailable_reason() is not None, reason=f"no engine: {native.unavailable_reason()}"
-)
-SETS = library.available_sets()
+pytestmark = needs_engine
 SETTINGS = list(
     itertools.product((16, 32, 64, 128), (4, 8), ("min", "literal", "guarded"), (None, 1.0),
                       (None, 0.2), (None, 0.95))

@@ -51,18 +51,17 @@ CHECK = """
 import torch
 import mymethod
 import codtdq
-from codtdq.methods import apply_method, list_methods
-from small_nets import images, small_net
+from small_nets import images, simulate, small_net
 
-assert "mymethod" in list_methods()
+assert "mymethod" in codtdq.list_methods()
 batches = [images(2, 0)]
-model = apply_method(small_net(), "mymethod", batches, changes={"factors": [4.0]})
+model = simulate(small_net(), codtdq.config("mymethod", factors=[4.0]), batches)
 codtdq.save(model, "saved")
-again = codtdq.load("saved", model=small_net(1))
+again = codtdq.load("saved", model=small_net(1), backend="reference")
 with torch.no_grad():
     assert torch.equal(again(images(2, 3)), model(images(2, 3)))
-    off = apply_method(small_net(), "mymethod", batches,
-                       changes={"weight_bits": None, "act_bits": None})
+    free = codtdq.config("mymethod", weight_bits=None, act_bits=None)
+    off = simulate(small_net(), free, batches)
     assert torch.allclose(off(images(2, 3)), small_net()(images(2, 3)), atol=1e-5)
 print("fine")
 """
@@ -79,5 +78,8 @@ def test_the_page_names_what_exists():
     names = set(re.findall(r"`bench\.(\w+)", PAGE.read_text()))
     known = {*dir(Workbench), *Workbench.__dataclass_fields__}
     assert {"sites", "install", "graph"} <= names <= known
-    fields = {"name", "kind", "source", "channels", "act_bits", "weight_bits"}
-    assert fields <= set(Site.__dataclass_fields__)
+    (row,) = re.findall(r"^\| `bench\.sites` \| (.+) \|$", PAGE.read_text(), re.M)
+    described = set(re.findall(r"`(\w+)(?:\.kind)?`", re.sub(r"\([^)]*\)", "", row)))
+    fields = {"name", "kind", "role", "source", "channels", "act_bits", "weight_bits"}
+    assert fields | {"float_weight"} <= described
+    assert described <= {*dir(Site), *Site.__dataclass_fields__}

@@ -9,15 +9,15 @@ import torch
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.lab.bench import cache as cache_module
-from codtdq.lab.bench import shard
+from codtdq.lab.bench import prepare, shard
 from codtdq.lab.bench.cache import CachedSynth, Shard, open_cached
 from codtdq.lab.bench.cells import make_grid, make_groups
 from codtdq.lab.bench.diagnosis import diagnose
 from codtdq.lab.bench.group import run_group
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.usage import Usage
-from codtdq.methods import apply_method
 from codtdq.schemes.base import InputScheme
+from small_nets import simulate
 
 EASY = "camosynth/test-easy"
 COLUMNS = {"name", "S", "wF", "E_mean", "F_mean", "MAE"}
@@ -38,7 +38,7 @@ def rows_of(settings, tmp_path, method="cod-tdq", datasets=(EASY,), limit=5, **g
 
 def test_a_row_has_what_is_needed_to_trust_it(settings, tmp_path):
     (row,) = rows_of(settings, tmp_path)
-    model = apply_method(codtdq.create_model("test-bench", pretrained=False), "cod-tdq")
+    model = simulate(codtdq.create_model("test-bench", pretrained=False), "cod-tdq")
     direct = codtdq.evaluate(model, open_dataset(EASY, limit=5))
     assert row["status"] == "ok" and row["error"] is None and row["count"] == 5
     assert row["metrics"] == {k: v for k, v in direct.metrics.items() if k != "count"}
@@ -109,10 +109,8 @@ def test_a_failing_data_set_leaves_the_others_and_calibration_happens_once(
     settings, tmp_path, monkeypatch
 ):
     calls = []
-    real = codtdq.methods.apply_method
-    monkeypatch.setattr(
-        codtdq.methods, "apply_method", lambda *a, **k: calls.append(1) or real(*a, **k)
-    )
+    real = prepare.quantize
+    monkeypatch.setattr(prepare, "quantize", lambda *a, **k: calls.append(1) or real(*a, **k))
     names = (EASY, "camosynth/nothing", "camosynth/test-small")
     rows = rows_of(settings, tmp_path, datasets=names, limit=2)
     assert [row["status"] for row in rows] == ["ok", "error", "ok"]
@@ -133,7 +131,7 @@ def test_a_model_that_cannot_be_loaded_is_calibrated_again(settings, tmp_path):
 
 
 def test_what_is_scored_is_what_was_calibrated(settings, tmp_path, monkeypatch):
-    real = codtdq.methods.save_method_model
+    real = prepare.save
 
     def lossy(model, directory):
         with torch.no_grad():
@@ -142,7 +140,7 @@ def test_what_is_scored_is_what_was_calibrated(settings, tmp_path, monkeypatch):
         with torch.no_grad():
             model.head.bias.sub_(1)
 
-    monkeypatch.setattr(codtdq.methods, "save_method_model", lossy)
+    monkeypatch.setattr(prepare, "save", lossy)
     (row,) = rows_of(settings, tmp_path, limit=2)
     assert "does not hold the model that was calibrated" in row["error"]
 
@@ -179,7 +177,7 @@ def test_diagnosis_of_a_methods_own_operators(plugin):
         def forward(self, tokens):
             return torch.where(tokens > 0.5, tokens, torch.zeros_like(tokens))
 
-    QuantConv2d.adopt(model.stem, inputs=Halves())
+    QuantConv2d.adopt(model.stem, codtdq.plan(model, "w4a4").site("stem"), inputs=Halves())
     found = diagnose(model, batches)
     x = torch.cat(batches).double()
     lost = x[x <= 0.5]

@@ -283,6 +283,8 @@ def test_the_command_needs_no_masks_and_its_config_goes_into_quantize(tmp_path, 
     ("argv", "message"),
     [
         (["--base", "w4a4"], "no token groups"),
+        (["--base", "cod-tdq-plus"], "is a PlusConfig, which has no tau and zero_ratio"),
+        (["--base", "cod-tdq-gaurded"], "did you mean 'cod-tdq-guarded'?"),
         (["--g", "0"], "act_group_size is 0"),
         (["--tau", "-1"], "tau is -1.0"),
         (["--zero-ratio", "2"], "zero_ratio is 2.0"),

@@ -20,6 +20,8 @@ from codtdq.methods.plus.sequence import lanes_for, least_lanes
 from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
 from codtdq.operators import quant_operators
+from codtdq.operators.record import effective_bits
+from codtdq.schemes.weight_groups import GroupedWeight
 from small_nets import images, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(4)]
@@ -162,21 +164,47 @@ def test_bits_are_within_the_budget(default):
 
 
 def test_the_outline_knows_formats_and_bits_beforehand(default):
-    found = outline(small_net(), METHOD, torch.zeros_like(BATCHES[0][:1]))
-    assert found.bits == default.quant_record.bits
+    image = torch.zeros_like(BATCHES[0][:1])
+    plan, sketch = outline(small_net(), codtdq.config(METHOD), image)
+    assert effective_bits(sketch) == default.quant_record.bits
+    assert plan.totals() == default.quant_record.plan.totals()
     operators = quant_operators(default)
-    assert [row.name for row in found.rows] == list(operators)
-    for row in found.rows:
-        operator = operators[row.name]
+    assert [site.name for site in plan] == list(operators) == list(quant_operators(sketch))
+    for site in plan:
+        operator = operators[site.name]
         scheme = operator.input_scheme
         scheme = getattr(scheme, "inner", scheme)  # a transform changes no format
-        assert (row.weights, row.activations) == (operator.weight_scheme.kind, scheme.kind)
-        assert row.weight_bits == pytest.approx(operator.weight_scheme.bits())
+        assert site.act_format == scheme.label()
+        assert site.weight_format == operator.weight_scheme.label()
+        assert site.effective_weight_bits == pytest.approx(operator.weight_scheme.bits())
+        assert site.effective_act_bits == pytest.approx(scheme.bits(site.inputs))
 
 
-def test_no_outline_without_calibration():
-    with pytest.raises(ConfigError, match="follow from its calibration"):
-        outline(small_net(), "smoothquant", BATCHES[0])
+def test_formats_that_follow_from_calibration_are_not_sketched():
+    plan, sketch = outline(small_net(), codtdq.config("smoothquant"), BATCHES[0][:1])
+    assert sketch is None and {site.weight_bits for site in plan} == {4}
+    plan, sketch = outline(small_net(), codtdq.config(METHOD))
+    assert sketch is None and all(site.weight_format is None for site in plan)
+
+
+def test_every_operator_gets_the_widths_that_its_plan_says():
+    changes = {
+        "weight_bits": None, "skip_patterns": ["head"],
+        "layer_overrides": {"attn.qkv": {"weight_bits": 3, "weight_group_size": 16},
+                            "mlp.fc1": {"weight_bits": 8, "act_bits": 8, "act_group_size": 16}},
+        "compensate": False, "sweeps": 0, "ridges": [],
+    }  # fmt: skip
+    operators = quant_operators(quantize(**changes))
+    stored = {
+        name: (operator.weight_scheme.code_bits, operator.weight_scheme.group)
+        for name, operator in operators.items()
+        if isinstance(operator.weight_scheme, GroupedWeight)
+    }
+    assert stored == {"attn.qkv": (3, 16), "mlp.fc1": (8, 32)}
+    inputs = operators["mlp.fc1"].input_scheme
+    inputs = getattr(inputs, "inner", inputs)
+    assert (inputs.code_bits, inputs.group) == (8, 16)
+    assert "head" not in operators
 
 
 def test_ahead_of_plain_groups(default):
@@ -249,7 +277,7 @@ def test_resumes_where_it_was(default, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        {"trials": 0}, {"trials": "x"}, {"group": 0}, {"weight_group": -3}, {"sweeps": -1},
+        {"trials": 0}, {"trials": "x"}, {"act_group_size": 0}, {"weight_group_size": -3}, {"sweeps": -1},
         {"transforms": "hadamard"}, {"ridges": 0.1}, {"images": 0},
     ],
 )  # fmt: skip

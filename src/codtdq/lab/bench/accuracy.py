@@ -68,8 +68,11 @@ def run_accuracy(
     stress = known_names("stress", stress, STRESSES)
     known_names("budget", [budget], BUDGETS)
     known_names("engine", [engine], ENGINES)
-    for what, number in (("limit", limit), ("workers", workers),
-                         ("calibration images", calibration_images)):  # fmt: skip
+    for what, number in (
+        ("limit", limit),
+        ("workers", workers),
+        ("calibration images", calibration_images),
+    ):
         at_least_one(what, number)
     root = str(Path(data_root).resolve()) if data_root is not None else None
     sources, images = open_all(datasets, root, limit)
@@ -86,8 +89,15 @@ def run_accuracy(
         keep_models=keep_models,
     )
     runner = _engine(engine, workers or _cores(), address)
-    cells = make_grid(models, chosen, images, seeds=seeds, budget=budget, limit=limit,
-                      stress=[None if name == "none" else name for name in stress])  # fmt: skip
+    cells = make_grid(
+        models,
+        chosen,
+        images,
+        seeds=seeds,
+        budget=budget,
+        limit=limit,
+        stress=[None if name == "none" else name for name in stress],
+    )
     slow = [name for name in chosen if method_info(name).reconstructs]
     with run_directory(settings, resume=resume) as results, ResultsFile(results) as file:
         finished = {row_identity(row) for row in read_results(results) if row["status"] == "ok"}

@@ -16,10 +16,23 @@ from codtdq.lab.text import one_line
 
 # What a row of a finished cell holds beyond its identity; a failed one has null there.
 MEASURED = (
-    "count", "metrics", "per_image", "bits", "info", "config", "calibration", "planted",
-    "diagnosis", "evaluation", "notes", "wall_seconds", "cpu_seconds", "timed_images",
-    "peak_memory_mb", "harness_share",
-)  # fmt: skip
+    "count",
+    "metrics",
+    "per_image",
+    "bits",
+    "info",
+    "config",
+    "calibration",
+    "planted",
+    "diagnosis",
+    "evaluation",
+    "notes",
+    "wall_seconds",
+    "cpu_seconds",
+    "timed_images",
+    "peak_memory_mb",
+    "harness_share",
+)
 
 
 def run_group(

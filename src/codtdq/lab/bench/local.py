@@ -93,10 +93,13 @@ class LocalEngine:
         with (directory / LOG).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "codtdq.lab.bench.worker", str(writing)],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=(writing,),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,),
                 start_new_session=True,  # Ctrl-C reaches the parent alone
                 env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-            )  # fmt: skip
+            )
         os.close(writing)
         job = _Job(group, directory, process, {cell.identity: cell for cell in group.cells})
         threading.Thread(target=self._listen, args=(job, reading), daemon=True).start()

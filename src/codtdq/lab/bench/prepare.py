@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from codtdq._version import __version__
-from codtdq.api import load, save
+from codtdq.api import load, quantize, save
 from codtdq.errors import CheckpointError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.provenance import model_hash
@@ -37,8 +37,6 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
 
     Returns what the rows of the group have in common.
     """
-    from codtdq import methods
-
     done = read_facts(directory, settings)
     if done is not None:
         return done
@@ -61,10 +59,15 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
     if cell.stress is not None:
         model = _stressed(model, calibration, cell.seed)
     with Usage() as usage:
-        quantized = methods.apply_method(
-            model, cell.method, calibration, seed=cell.seed, budget=cell.budget,
+        quantized = quantize(
+            model,
+            cell.method,
+            calibration=calibration,
+            backend="reference",
+            seed=cell.seed,
+            budget=cell.budget,
             state_dir=directory / "calibration",
-        )  # fmt: skip
+        )
     record = record_of(quantized)
     shutil.rmtree(directory / MODEL, ignore_errors=True)  # of a run that was killed here
     save(quantized, directory / MODEL)

@@ -104,7 +104,7 @@ class _Schedule:
 
     def __init__(
         self, ray: Any, settings: RunSettings, images: dict[str, int], report: Report
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ray, self._settings, self._images, self._report = ray, settings, images, report
         options = {"num_cpus": 1, "max_retries": RETRIES}
         self._prepare = ray.remote(**options)(prepare_task)
@@ -167,9 +167,12 @@ class _Schedule:
             running.parts[cell] = [None] * len(starts)
             for number, start in enumerate(starts):
                 task = self._score.remote(
-                    cell.to_dict(), start, running.group.key, running.model,
+                    cell.to_dict(),
+                    start,
+                    running.group.key,
+                    running.model,
                     self._settings.to_dict(),
-                )  # fmt: skip
+                )
                 self._tasks[task] = (running, cell, number)
 
     def _fail(self, running: _Running, cells: Sequence[Cell], message: str) -> None:
@@ -177,9 +180,7 @@ class _Schedule:
         for cell in cells:
             self._report.row(error_row(cell, message))
 
-    def _scored(
-        self, running: _Running, cell: Cell, number: int, result: dict[str, Any]
-    ) -> None:  # fmt: skip
+    def _scored(self, running: _Running, cell: Cell, number: int, result: dict[str, Any]) -> None:
         parts = running.parts[cell]
         parts[number] = result
         if "error" in result:

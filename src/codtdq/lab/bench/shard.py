@@ -50,9 +50,7 @@ def run_shard(
         return json.loads(finished.read_text(encoding="utf-8"))
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with Usage() as usage:
-        result = evaluate(
-            model, part, state_file=directory / f"partial-{name}.json", resume=True
-        )  # fmt: skip
+        result = evaluate(model, part, state_file=directory / f"partial-{name}.json", resume=True)
     shard = {
         "started": began,
         "suite": result.suite.state_dict(),

@@ -23,42 +23,75 @@ def register(verbs: Any) -> None:
 
 def _register_accuracy(kinds: Any) -> None:
     parser = verb(
-        kinds, "accuracy", "score methods on models and data sets, one row per cell",
-        ["--out runs/all", "--models cfrn-small --methods fp32,w4a4,cod-tdq --limit 50 --out r",
-         "--models cfrn --checkpoint cfrn=cfrn.pth --dataset CAMO,NC4K --data-root ~/cod --out r",
-         "--out runs/all --resume --engine ray --address 10.0.0.1:6379"],
+        kinds,
+        "accuracy",
+        "score methods on models and data sets, one row per cell",
+        [
+            "--out runs/all",
+            "--models cfrn-small --methods fp32,w4a4,cod-tdq --limit 50 --out r",
+            "--models cfrn --checkpoint cfrn=cfrn.pth --dataset CAMO --data-root ~/cod --out r",
+            "--out runs/all --resume --engine ray --address 10.0.0.1:6379",
+        ],
         program="codtdq bench",
-    )  # fmt: skip
+    )
     lists = parser.add_argument_group("the grid (comma-separated)")
     lists.add_argument(
         "--models", type=words, metavar="M,..", help="default cfrn-small,escnet-small"
     )
-    lists.add_argument("--methods", type=words, default=["all"], metavar="P,..",
-                       help="see `codtdq list methods` (default all)")  # fmt: skip
-    lists.add_argument("--dataset", metavar="NAME[,NAME]",
-                       help="a row each (default camosynth: its four test splits)")  # fmt: skip
+    lists.add_argument(
+        "--methods",
+        type=words,
+        default=["all"],
+        metavar="P,..",
+        help="see `codtdq list methods` (default all)",
+    )
+    lists.add_argument(
+        "--dataset",
+        metavar="NAME[,NAME]",
+        help="a row each (default camosynth: its four test splits)",
+    )
     refuse_option(parser, "--datasets", "use --dataset NAME[,NAME]")
     lists.add_argument("--seeds", type=whole_numbers, default=[0], metavar="N,..", help="default 0")
-    lists.add_argument("--stress", type=words, default=["none"], metavar="S,..",
-                       help="none, outliers planted in the float model (default none)")  # fmt: skip
-    lists.add_argument("--budget", default="fast", metavar="B",
-                       help="fast, paper: steps of reconstruction (default fast)")  # fmt: skip
+    lists.add_argument(
+        "--stress",
+        type=words,
+        default=["none"],
+        metavar="S,..",
+        help="none, outliers planted in the float model (default none)",
+    )
+    lists.add_argument(
+        "--budget",
+        default="fast",
+        metavar="B",
+        help="fast, paper: steps of reconstruction (default fast)",
+    )
     lists.add_argument("--limit", type=int, metavar="N", help="at most N images per data set")
     parser.add_argument("--out", required=True, metavar="DIR", help="where results.jsonl goes")
-    parser.add_argument("--resume", action="store_true",
-                        help="skip finished cells, try failed ones again")  # fmt: skip
-    parser.add_argument("--engine", default="local", metavar="E",
-                        help="local or ray (default local)")  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true", help="skip finished cells, try failed ones again"
+    )
+    parser.add_argument(
+        "--engine", default="local", metavar="E", help="local or ray (default local)"
+    )
     parser.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster that is running")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: cores)")
     add_calibration(parser)
-    parser.add_argument("--checkpoint", type=model_file, action="append", default=[],
-                        metavar="MODEL=FILE",
-                        help="released weights of a model; may be repeated")  # fmt: skip
-    parser.add_argument("--untrained", action="store_true",
-                        help="accept random weights where none are shipped or given")  # fmt: skip
-    parser.add_argument("--keep-models", action="store_true",
-                        help="keep the quantized models in DIR/state")  # fmt: skip
+    parser.add_argument(
+        "--checkpoint",
+        type=model_file,
+        action="append",
+        default=[],
+        metavar="MODEL=FILE",
+        help="released weights of a model; may be repeated",
+    )
+    parser.add_argument(
+        "--untrained",
+        action="store_true",
+        help="accept random weights where none are shipped or given",
+    )
+    parser.add_argument(
+        "--keep-models", action="store_true", help="keep the quantized models in DIR/state"
+    )
     parser.set_defaults(run=run_accuracy)
 
 

@@ -15,11 +15,16 @@ OF_A_GPU = ("repeats",)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses and what steers the backend."""
-    parser.add_argument("--backend", choices=BACKENDS, default="cpu",
-                        help="cpu: the native engine (default); triton: a GPU, by default with the "
-                        "paper's setting: cfrn, batch 4, fp32, w4a4 and cod-tdq")  # fmt: skip
-    parser.add_argument("--repeats", type=int, metavar="N",
-                        help="timed passes per network on a GPU (default 50)")  # fmt: skip
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="cpu",
+        help="cpu: the native engine (default); triton: a GPU, by default with the "
+        "paper's setting: cfrn, batch 4, fp32, w4a4 and cod-tdq",
+    )
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="timed passes per network on a GPU (default 50)"
+    )
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -47,9 +52,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     untrained = args.untrained or (args.model is None and args.checkpoint is None)
     with prepared(
-        args.model or gpu.MODEL, args.methods or gpu.METHODS, checkpoint=args.checkpoint,
-        untrained=untrained, write_fp32=True, native=False,
-    ) as subjects:  # fmt: skip
+        args.model or gpu.MODEL,
+        args.methods or gpu.METHODS,
+        checkpoint=args.checkpoint,
+        untrained=untrained,
+        write_fp32=True,
+        native=False,
+    ) as subjects:
         return gpu.run_gpu_latency(
             subjects, batches=args.batch or [gpu.BATCH], repeats=args.repeats or gpu.REPEATS
         )

@@ -29,13 +29,17 @@ def register(kinds: Any) -> None:
 
 def _register_kernels(kinds: Any) -> None:
     parser = _kind(
-        kinds, "kernels", "time single operators of the native engine against torch FP32",
+        kinds,
+        "kernels",
+        "time single operators of the native engine against torch FP32",
         ["", "--only linear --threads 1", "--seconds 5 --format markdown"],
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--only", type=words, metavar="K,..",
+        "--only",
+        type=words,
+        metavar="K,..",
         help="quantizer, quantizer-reference, linear, conv (default all)",
-    )  # fmt: skip
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="at most N shapes of a kind")
     _add_measuring(parser, seconds=2.0, per="shape and thread count")
     parser.set_defaults(run=run_kernels)
@@ -43,64 +47,123 @@ def _register_kernels(kinds: Any) -> None:
 
 def _register_latency(kinds: Any) -> None:
     parser = _kind(
-        kinds, "latency", "time whole networks: native methods and other runtimes against FP32",
-        ["--model cfrn-small", "--model cfrn --untrained --batch 1,4 --memory --first-mask",
-         "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile",
-         "--backend triton"],
-    )  # fmt: skip
+        kinds,
+        "latency",
+        "time whole networks: native methods and other runtimes against FP32",
+        [
+            "--model cfrn-small",
+            "--model cfrn --untrained --batch 1,4 --memory --first-mask",
+            "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile",
+            "--backend triton",
+        ],
+    )
     _add_network(parser, default=None)
     bench_gpu.add_options(parser)
-    parser.add_argument("--methods", type=words, metavar="P,..",
-                        help=f"beside fp32 (default {','.join(DEFAULT_METHODS)})")  # fmt: skip
+    parser.add_argument(
+        "--methods",
+        type=words,
+        metavar="P,..",
+        help=f"beside fp32 (default {','.join(DEFAULT_METHODS)})",
+    )
     parser.add_argument("--batch", type=positive_numbers, metavar="N,..", help="default 1")
-    parser.add_argument("--compare", type=words, default=[], metavar="R,..",
-                        help="channels-last, torch.compile, onnxruntime, onnxruntime-int8, "
-                        "openvino (the last three need the extra `compare`)")  # fmt: skip
-    parser.add_argument("--profile", action="store_true",
-                        help="show where the time goes, for the last method")  # fmt: skip
-    parser.add_argument("--memory", action="store_true",
-                        help="peak memory of a process that loads and predicts")  # fmt: skip
-    parser.add_argument("--first-mask", action="store_true",
-                        help="time from the start of a process to its first mask")  # fmt: skip
-    parser.add_argument("--processes", type=positive, metavar="N",
-                        help=f"per --memory and --first-mask figure (default {PROCESSES})"
-                        )  # fmt: skip
+    parser.add_argument(
+        "--compare",
+        type=words,
+        default=[],
+        metavar="R,..",
+        help="channels-last, torch.compile, onnxruntime, onnxruntime-int8, "
+        "openvino (the last three need the extra `compare`)",
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the time goes, for the last method"
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="peak memory of a process that loads and predicts"
+    )
+    parser.add_argument(
+        "--first-mask",
+        action="store_true",
+        help="time from the start of a process to its first mask",
+    )
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        metavar="N",
+        help=f"per --memory and --first-mask figure (default {PROCESSES})",
+    )
     _add_measuring(parser, seconds=SECONDS, per="batch size and thread count")
     parser.set_defaults(run=run_latency, seconds=None)
 
 
 def _register_storage(kinds: Any) -> None:
     parser = _kind(
-        kinds, "storage", "split the bytes of a packed checkpoint by what they are for",
-        ["--model cfrn-small", "--model cfrn --untrained --methods w4a4,cod-tdq",
-         "--packed cfrn-w4a4"],
-    )  # fmt: skip
+        kinds,
+        "storage",
+        "split the bytes of a packed checkpoint by what they are for",
+        [
+            "--model cfrn-small",
+            "--model cfrn --untrained --methods w4a4,cod-tdq",
+            "--packed cfrn-w4a4",
+        ],
+    )
     _add_network(parser)
-    parser.add_argument("--methods", type=words, default=["cod-tdq"], metavar="P,..",
-                        help="presets to store (default cod-tdq)")  # fmt: skip
-    parser.add_argument("--packed", metavar="DIR",
-                        help="a directory that `codtdq quantize` wrote, instead")  # fmt: skip
+    parser.add_argument(
+        "--methods",
+        type=words,
+        default=["cod-tdq"],
+        metavar="P,..",
+        help="presets to store (default cod-tdq)",
+    )
+    parser.add_argument(
+        "--packed", metavar="DIR", help="a directory that `codtdq quantize` wrote, instead"
+    )
     _add_output(parser)
     parser.set_defaults(run=run_storage)
 
 
 def _register_deployment(kinds: Any) -> None:
     parser = _kind(
-        kinds, "deployment", "the paper's deployment table: size, speed, memory, coverage",
-        ["--untrained", "--models cfrn-small,escnet-small --batch 1 --threads 1",
-         "--checkpoint cfrn=cfrn.pth --checkpoint escnet=escnet.pth --format markdown"],
-    )  # fmt: skip
-    parser.add_argument("--models", type=words, default=["cfrn", "escnet"], metavar="M,..",
-                        help="default cfrn,escnet")  # fmt: skip
-    parser.add_argument("--checkpoint", type=model_file, action="append", default=[],
-                        metavar="MODEL=FILE",
-                        help="released weights of a model; may be repeated")  # fmt: skip
-    parser.add_argument("--untrained", action="store_true",
-                        help="accept random weights: the speed is the same")  # fmt: skip
-    parser.add_argument("--batch", type=positive, default=4, metavar="N",
-                        help="images per forward pass (default 4, as in the paper)")  # fmt: skip
-    parser.add_argument("--processes", type=positive, default=3, metavar="N",
-                        help="per peak memory figure (default 3)")  # fmt: skip
+        kinds,
+        "deployment",
+        "the paper's deployment table: size, speed, memory, coverage",
+        [
+            "--untrained",
+            "--models cfrn-small,escnet-small --batch 1 --threads 1",
+            "--checkpoint cfrn=cfrn.pth --checkpoint escnet=escnet.pth --format markdown",
+        ],
+    )
+    parser.add_argument(
+        "--models",
+        type=words,
+        default=["cfrn", "escnet"],
+        metavar="M,..",
+        help="default cfrn,escnet",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=model_file,
+        action="append",
+        default=[],
+        metavar="MODEL=FILE",
+        help="released weights of a model; may be repeated",
+    )
+    parser.add_argument(
+        "--untrained", action="store_true", help="accept random weights: the speed is the same"
+    )
+    parser.add_argument(
+        "--batch",
+        type=positive,
+        default=4,
+        metavar="N",
+        help="images per forward pass (default 4, as in the paper)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="per peak memory figure (default 3)",
+    )
     _add_measuring(parser, seconds=60.0, per="model", one_thread_count=True)
     parser.set_defaults(run=run_deployment)
 
@@ -110,11 +173,13 @@ def _kind(kinds: Any, name: str, help_text: str, examples: Sequence[str]) -> Any
 
 
 def _add_network(parser: argparse.ArgumentParser, default: str | None = SMALL) -> None:
-    parser.add_argument("--model", default=default, metavar="M",
-                        help=f"registered name (default {SMALL})")  # fmt: skip
+    parser.add_argument(
+        "--model", default=default, metavar="M", help=f"registered name (default {SMALL})"
+    )
     parser.add_argument("--checkpoint", metavar="FILE", help="released weights of the model")
-    parser.add_argument("--untrained", action="store_true",
-                        help="accept random weights: the speed is the same")  # fmt: skip
+    parser.add_argument(
+        "--untrained", action="store_true", help="accept random weights: the speed is the same"
+    )
 
 
 def _add_measuring(
@@ -123,10 +188,19 @@ def _add_measuring(
     if one_thread_count:
         parser.add_argument("--threads", type=positive, metavar="N", help="default: all cores")
     else:
-        parser.add_argument("--threads", type=positive_numbers, metavar="N,..",
-                            help="default 1,2 as far as there are cores")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=seconds, metavar="S",
-                        help=f"measuring time per {per} (default {seconds:g})")  # fmt: skip
+        parser.add_argument(
+            "--threads",
+            type=positive_numbers,
+            metavar="N,..",
+            help="default 1,2 as far as there are cores",
+        )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=seconds,
+        metavar="S",
+        help=f"measuring time per {per} (default {seconds:g})",
+    )
     _add_output(parser)
 
 
@@ -141,9 +215,11 @@ def run_kernels(args: argparse.Namespace) -> int:
 
     facts = _begin(args)
     result = kernels.run_kernels(
-        kinds=args.only or kernels.KINDS, threads=_threads(args.threads), seconds=args.seconds,
+        kinds=args.only or kernels.KINDS,
+        threads=_threads(args.threads),
+        seconds=args.seconds,
         limit=args.limit,
-    )  # fmt: skip
+    )
     _finish(args, facts, result, tables.kernel_tables(result))
     return 0
 
@@ -166,19 +242,28 @@ def run_latency(args: argparse.Namespace) -> int:
     fresh = args.memory or args.first_mask
     batches = args.batch or [1]
     with prepared(
-        args.model or SMALL, args.methods or DEFAULT_METHODS, checkpoint=args.checkpoint,
-        untrained=args.untrained, write_fp32=fresh,
-    ) as subjects:  # fmt: skip
+        args.model or SMALL,
+        args.methods or DEFAULT_METHODS,
+        checkpoint=args.checkpoint,
+        untrained=args.untrained,
+        write_fp32=fresh,
+    ) as subjects:
         result = latency.run_latency(
-            subjects, batches=batches, threads=threads, compare=args.compare,
+            subjects,
+            batches=batches,
+            threads=threads,
+            compare=args.compare,
             seconds=SECONDS if args.seconds is None else args.seconds,
-        )  # fmt: skip
+        )
         result["coverage"] = latency.coverage(subjects)
         if fresh:
             result["processes"] = fresh_process.run_fresh(
-                subjects, batches=batches if args.memory else [1], threads=threads,
-                repeats=args.processes or PROCESSES, imports=args.imports,
-            )  # fmt: skip
+                subjects,
+                batches=batches if args.memory else [1],
+                threads=threads,
+                repeats=args.processes or PROCESSES,
+                imports=args.imports,
+            )
         last = list(subjects.members)[-1]
         if args.profile and last != BASELINE:
             result["profile"] = profile.compare(
@@ -199,9 +284,12 @@ def run_storage(args: argparse.Namespace) -> int:
         splits = {args.packed: storage_split(args.packed).to_dict()}
     else:
         with prepared(
-            args.model, args.methods, checkpoint=args.checkpoint, untrained=args.untrained,
+            args.model,
+            args.methods,
+            checkpoint=args.checkpoint,
+            untrained=args.untrained,
             native=False,
-        ) as subjects:  # fmt: skip
+        ) as subjects:
             splits = {
                 name: storage_split(subject.path).to_dict()
                 for name, subject in subjects.members.items()
@@ -220,10 +308,15 @@ def run_deployment(args: argparse.Namespace) -> int:
     facts = _begin(args)
     threads = _threads([args.threads or cores()])[0]
     results = measure(
-        args.models, batch=args.batch, threads=threads, seconds=args.seconds,
-        repeats=args.processes, checkpoints=dict(args.checkpoint), untrained=args.untrained,
+        args.models,
+        batch=args.batch,
+        threads=threads,
+        seconds=args.seconds,
+        repeats=args.processes,
+        checkpoints=dict(args.checkpoint),
+        untrained=args.untrained,
         imports=args.imports,
-    )  # fmt: skip
+    )
     shown = [part for result in results for part in tables.deployment_tables(result)]
     _finish(args, facts, {"models": results}, shown)
     return 0

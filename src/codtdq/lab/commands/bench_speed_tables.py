@@ -17,35 +17,77 @@ SHOWN_SHARE = 0.005  # rows of a profile below this share of both passes are sum
 def kernel_tables(result: dict[str, Any]) -> list[Table]:
     """Operators, and their geometric means."""
     lines = [
-        [row["kind"], row["name"], str(row["threads"]), _ms(row["fp32"]), row["fp32"]["layout"],
-         _ms(row["int4"]), _ratio(row["speedup"]), f"{row['cpu_speedup']:.2f}"]
+        [
+            row["kind"],
+            row["name"],
+            str(row["threads"]),
+            _ms(row["fp32"]),
+            row["fp32"]["layout"],
+            _ms(row["int4"]),
+            _ratio(row["speedup"]),
+            f"{row['cpu_speedup']:.2f}",
+        ]
         for row in result["rows"]
-    ]  # fmt: skip
+    ]
     means = [
-        [mean["kind"], str(mean["threads"]), str(mean["shapes"]), f"{mean['speedup']:.2f}",
-         f"{mean['cpu_speedup']:.2f}", f"{mean['slowest']:.2f}"]
+        [
+            mean["kind"],
+            str(mean["threads"]),
+            str(mean["shapes"]),
+            f"{mean['speedup']:.2f}",
+            f"{mean['cpu_speedup']:.2f}",
+            f"{mean['slowest']:.2f}",
+        ]
         for mean in result["means"]
-    ]  # fmt: skip
+    ]
     return [
-        (f"operators under {result['preset']}, input quantization included",
-         ["kind", "shape", "threads", "torch ms", "torch's best", "native ms", "speed-up",
-          "in CPU time"], lines),
-        ("geometric means",
-         ["kind", "threads", "shapes", "speed-up", "in CPU time", "smallest"], means),
-    ]  # fmt: skip
+        (
+            f"operators under {result['preset']}, input quantization included",
+            [
+                "kind",
+                "shape",
+                "threads",
+                "torch ms",
+                "torch's best",
+                "native ms",
+                "speed-up",
+                "in CPU time",
+            ],
+            lines,
+        ),
+        (
+            "geometric means",
+            ["kind", "threads", "shapes", "speed-up", "in CPU time", "smallest"],
+            means,
+        ),
+    ]
 
 
 def latency_tables(result: dict[str, Any], *, memory: bool, first_mask: bool) -> list[Table]:
     """Return the times, coverage and whatever else was measured."""
     size = result["input_size"]
     tables: list[Table] = [
-        (f"{result['model']}, {size} x {size}, weights {result['weights']}",
-         ["candidate", "batch", "threads", "ms per pass", "ms/image", "images/s", "speed-up",
-          "in CPU time", "execution"], [_latency_line(row) for row in result["rows"]]),
-        ("run by the native engine",
-         ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
-         [[name, *_coverage(cover)] for name, cover in result["coverage"].items()]),
-    ]  # fmt: skip
+        (
+            f"{result['model']}, {size} x {size}, weights {result['weights']}",
+            [
+                "candidate",
+                "batch",
+                "threads",
+                "ms per pass",
+                "ms/image",
+                "images/s",
+                "speed-up",
+                "in CPU time",
+                "execution",
+            ],
+            [_latency_line(row) for row in result["rows"]],
+        ),
+        (
+            "run by the native engine",
+            ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
+            [[name, *_coverage(cover)] for name, cover in result["coverage"].items()],
+        ),
+    ]
     if memory:
         tables.append(_memory_table(result["processes"]))
     if first_mask:
@@ -59,16 +101,29 @@ def _latency_line(row: dict[str, Any]) -> list[str]:
     place = [row["candidate"], str(row["batch"]), str(row["threads"])]
     if "skipped" in row:
         return [*place, "skipped", "-", "-", "-", "-", row["skipped"]]
-    return [*place, _ms(row), f"{row['ms_per_image']:.1f}", f"{row['images_per_second']:.2f}",
-            _ratio(row["speedup"]), f"{row['cpu_speedup']:.2f}", _execution(row)]  # fmt: skip
+    return [
+        *place,
+        _ms(row),
+        f"{row['ms_per_image']:.1f}",
+        f"{row['images_per_second']:.2f}",
+        _ratio(row["speedup"]),
+        f"{row['cpu_speedup']:.2f}",
+        _execution(row),
+    ]
 
 
 def _memory_table(processes: list[dict[str, Any]]) -> Table:
     lines = [
-        [row["candidate"], str(row["batch"]), str(row["threads"]), f"{row['peak_bytes'] / MB:.0f}",
-         f"{(row['peak_bytes'] - row['import_bytes']) / MB:.0f}", f"{row['peak_ratio']:.2f}x"]
+        [
+            row["candidate"],
+            str(row["batch"]),
+            str(row["threads"]),
+            f"{row['peak_bytes'] / MB:.0f}",
+            f"{(row['peak_bytes'] - row['import_bytes']) / MB:.0f}",
+            f"{row['peak_ratio']:.2f}x",
+        ]
         for row in processes
-    ]  # fmt: skip
+    ]
     header = ["candidate", "batch", "threads", "peak MB", "above imports MB", "smaller"]
     return ("peak resident memory of a process that loads and predicts", header, lines)
 
@@ -76,22 +131,42 @@ def _memory_table(processes: list[dict[str, Any]]) -> Table:
 def _first_mask_table(processes: list[dict[str, Any]]) -> Table:
     first = min(row["batch"] for row in processes)
     lines = [
-        [row["candidate"], str(row["threads"]), f"{row['first_mask_seconds']:.2f}",
-         f"{row['after_imports_seconds']:.2f}", f"{row['load_seconds']:.2f}",
-         f"{row['predict_seconds']:.2f}", f"{row['first_mask_speedup']:.2f}",
-         f"{row['after_imports_speedup']:.2f}"]
+        [
+            row["candidate"],
+            str(row["threads"]),
+            f"{row['first_mask_seconds']:.2f}",
+            f"{row['after_imports_seconds']:.2f}",
+            f"{row['load_seconds']:.2f}",
+            f"{row['predict_seconds']:.2f}",
+            f"{row['first_mask_speedup']:.2f}",
+            f"{row['after_imports_speedup']:.2f}",
+        ]
         for row in processes
         if row["batch"] == first
-    ]  # fmt: skip
-    header = ["candidate", "threads", "from process start", "from after imports", "loading",
-              "predicting", "speed-up", "after imports"]  # fmt: skip
+    ]
+    header = [
+        "candidate",
+        "threads",
+        "from process start",
+        "from after imports",
+        "loading",
+        "predicting",
+        "speed-up",
+        "after imports",
+    ]
     return (f"seconds from the file to the first mask, batch {first}", header, lines)
 
 
 def _profile_tables(profile: dict[str, Any]) -> list[Table]:
     """By kind of work, then operator by operator."""
-    header = ["operator or function", "calls", "fp32 ms", f"{profile['method']} ms", "share",
-              "speed-up"]  # fmt: skip
+    header = [
+        "operator or function",
+        "calls",
+        "fp32 ms",
+        f"{profile['method']} ms",
+        "share",
+        "speed-up",
+    ]
     where = f"where the time goes, batch 1, {profile['threads']} threads"
     total = {"what": "total", "calls": 1, **{side: profile[side] for side in _SIDES}}
     tables: list[Table] = []
@@ -117,17 +192,26 @@ def _without_crumbs(rows: list[dict[str, Any]], totals: dict[str, float]) -> lis
 
 def _profile_line(row: dict[str, Any], total: float) -> list[str]:
     before, after = row["baseline_ms"], row["other_ms"]
-    return [row["what"], str(row["calls"]), f"{before:.2f}", f"{after:.2f}",
-            f"{after / max(total, 1e-12):.1%}",
-            f"{before / after:.2f}" if before and after else "-"]  # fmt: skip
+    return [
+        row["what"],
+        str(row["calls"]),
+        f"{before:.2f}",
+        f"{after:.2f}",
+        f"{after / max(total, 1e-12):.1%}",
+        f"{before / after:.2f}" if before and after else "-",
+    ]
 
 
 def storage_table(name: str, splits: dict[str, dict[str, Any]]) -> Table:
     """Return the bytes by purpose, a column per method."""
     columns = list(splits.values())
     lines = [[label, *(f"{split[key]:,}" for split in columns)] for key, label in _STORAGE_LABELS]
-    lines.append(["scales and metadata, of the packed weights",
-                  *(f"{split['overhead']:.3%}" for split in columns)])  # fmt: skip
+    lines.append(
+        [
+            "scales and metadata, of the packed weights",
+            *(f"{split['overhead']:.3%}" for split in columns),
+        ]
+    )
     lines.append(["smaller than FP32", *(f"{split['ratio']:.2f}x" for split in columns)])
     return (f"bytes of a packed checkpoint: {name}", ["", *splits], lines)
 
@@ -151,50 +235,95 @@ def deployment_tables(result: dict[str, Any]) -> list[Table]:
     """Return the paper's table of one model, and the facts around it."""
     size, batch, threads = result["input_size"], result["batch"], result["threads"]
     lines = [
-        [row["candidate"], f"{row['weight_bytes'] / MB:.2f}", f"{row['images_per_second']:.2f}",
-         f"{row['ms_per_image']:.1f}", f"{row['peak_bytes'] / MB:.1f}", _ratio(row["speedup"]),
-         row["execution"]]
+        [
+            row["candidate"],
+            f"{row['weight_bytes'] / MB:.2f}",
+            f"{row['images_per_second']:.2f}",
+            f"{row['ms_per_image']:.1f}",
+            f"{row['peak_bytes'] / MB:.1f}",
+            _ratio(row["speedup"]),
+            row["execution"],
+        ]
         for row in result["rows"]
-    ]  # fmt: skip
+    ]
     over, split = result["overhead"], result["storage"]
     facts = [
-        *[[f"overhead of {label}", _share(over[key])] for key, label in
-          (("dstg", "DSTG"), ("dcrp", "DCRP"), ("both", "both"))],
-        *[[f"native {what}", share] for what, share in
-          zip(("of quantized operators", "of all operators", "of multiply-accumulates"),
-              _coverage(result["coverage"]))],
+        *[
+            [f"overhead of {label}", _share(over[key])]
+            for key, label in (("dstg", "DSTG"), ("dcrp", "DCRP"), ("both", "both"))
+        ],
+        *[
+            [f"native {what}", share]
+            for what, share in zip(
+                ("of quantized operators", "of all operators", "of multiply-accumulates"),
+                _coverage(result["coverage"]),
+            )
+        ],
         ["packed weights", f"{split['packed_weights']:,} bytes"],
         ["weight scales", f"{split['weight_scales']:,} bytes"],
         ["metadata", f"{split['metadata']:,} bytes"],
         ["scales and metadata", f"{split['overhead']:.3%} of the packed weights"],
         ["total on disk", f"{split['total']:,} bytes"],
-    ]  # fmt: skip
-    title = (f"{result['model']}, {size} x {size}, batch {batch}, {threads} threads, "
-             f"weights {result['weights']}")  # fmt: skip
+    ]
+    title = (
+        f"{result['model']}, {size} x {size}, batch {batch}, {threads} threads, "
+        f"weights {result['weights']}"
+    )
     return [
-        (title, ["method", "weights MB", "images/s", "ms/image", "peak memory MB", "speed-up",
-                 "execution"], lines),
+        (
+            title,
+            [
+                "method",
+                "weights MB",
+                "images/s",
+                "ms/image",
+                "peak memory MB",
+                "speed-up",
+                "execution",
+            ],
+            lines,
+        ),
         (f"{result['model']}: cod-tdq in detail", ["", ""], facts),
-    ]  # fmt: skip
+    ]
 
 
 def gpu_tables(result: dict[str, Any]) -> list[Table]:
     """Return the paper's runtime table, and how much of each network ran on the kernels."""
     size = result["input_size"]
     lines = [
-        [row["candidate"], str(row["batch"]), f"{row['weight_bytes'] / MB:.2f}",
-         f"{row['images_per_second']:.2f}", f"{row['ms_per_image']:.2f}",
-         f"{row['peak_bytes'] / MB:.2f}", f"{row['speedup']:.2f}", row["execution"]]
+        [
+            row["candidate"],
+            str(row["batch"]),
+            f"{row['weight_bytes'] / MB:.2f}",
+            f"{row['images_per_second']:.2f}",
+            f"{row['ms_per_image']:.2f}",
+            f"{row['peak_bytes'] / MB:.2f}",
+            f"{row['speedup']:.2f}",
+            row["execution"],
+        ]
         for row in result["rows"]
-    ]  # fmt: skip
+    ]
     return [
-        (f"{result['model']}, {size} x {size}, {result['device']}, weights {result['weights']}",
-         ["method", "batch", "weights MB", "images/s", "ms/image", "peak memory MB", "speed-up",
-          "execution"], lines),
-        ("run by the Triton kernels",
-         ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
-         [[name, *_coverage(cover)] for name, cover in result["coverage"].items()]),
-    ]  # fmt: skip
+        (
+            f"{result['model']}, {size} x {size}, {result['device']}, weights {result['weights']}",
+            [
+                "method",
+                "batch",
+                "weights MB",
+                "images/s",
+                "ms/image",
+                "peak memory MB",
+                "speed-up",
+                "execution",
+            ],
+            lines,
+        ),
+        (
+            "run by the Triton kernels",
+            ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
+            [[name, *_coverage(cover)] for name, cover in result["coverage"].items()],
+        ),
+    ]
 
 
 def render(tables: Sequence[Table], form: str) -> str:
@@ -221,8 +350,9 @@ def machine_line(facts: dict[str, Any]) -> str:
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, [":---" if i == 0 else "---:" for i in range(len(header))], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
-                     for line in lines)  # fmt: skip
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
 
 
 def _ms(timing: dict[str, Any]) -> str:
@@ -242,8 +372,10 @@ def _share(extra: dict[str, float]) -> str:
 def _execution(row: dict[str, Any]) -> str:
     if "difference" not in row:
         return str(row["execution"])
-    return (f"{row['execution']} (built in {row['build_seconds']:.0f} s, output differs by "
-            f"{row['difference']:.1e})")  # fmt: skip
+    return (
+        f"{row['execution']} (built in {row['build_seconds']:.0f} s, output differs by "
+        f"{row['difference']:.1e})"
+    )
 
 
 def _coverage(cover: dict[str, Any]) -> list[str]:

@@ -12,10 +12,19 @@ from codtdq.cli.common import print_json, table, verb
 
 def register(verbs: Any) -> None:
     """Add the verb."""
-    parser = verb(verbs, "demo", "quantize and score the two small models that come with codtdq",
-                  ["", "--limit 16 --out my-demo"])  # fmt: skip
-    parser.add_argument("--limit", type=int, default=None, metavar="N",
-                        help="synthetic test images per setting (default 32)")  # fmt: skip
+    parser = verb(
+        verbs,
+        "demo",
+        "quantize and score the two small models that come with codtdq",
+        ["", "--limit 16 --out my-demo"],
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=None,
+        metavar="N",
+        help="synthetic test images per setting (default 32)",
+    )
     parser.add_argument("--out", default="demo", metavar="DIR", help="folder for the picture")
     parser.set_defaults(run=run)
 
@@ -30,16 +39,23 @@ def run(args: argparse.Namespace) -> None:
 
     result = run_demo(images=args.limit or DEFAULT_IMAGES, out=args.out, say=say)
     if args.json:
-        print_json({
-            "images": result.images, "data": "camosynth (synthetic)", "execution": result.execution,
-            "scores": result.scores, "seconds": round(result.seconds, 1),
-            "worst_layers": {
-                model: [dataclasses.asdict(loss) for loss in worst]
-                for model, worst in result.worst.items()
-            },
-            "speed": result.speed, "conclusions": conclusions(result),
-            "picture": str(result.picture), "environment": result.environment,
-        })  # fmt: skip
+        print_json(
+            {
+                "images": result.images,
+                "data": "camosynth (synthetic)",
+                "execution": result.execution,
+                "scores": result.scores,
+                "seconds": round(result.seconds, 1),
+                "worst_layers": {
+                    model: [dataclasses.asdict(loss) for loss in worst]
+                    for model, worst in result.worst.items()
+                },
+                "speed": result.speed,
+                "conclusions": conclusions(result),
+                "picture": str(result.picture),
+                "environment": result.environment,
+            }
+        )
         return
     env = result.environment
     print(
@@ -61,9 +77,16 @@ def run(args: argparse.Namespace) -> None:
         )
         print("\nlayers of cod-tdq that lose most (input SQNR, averages over 4 images)")
         worst = [
-            [w.name, w.role, f"{w.sqnr_db:.1f} dB", f"{w.zero_mass:.3f}", f"{w.clip_rate:.3f}",
-             f"{w.eta:.2f}"] for w in result.worst[name]
-        ]  # fmt: skip
+            [
+                w.name,
+                w.role,
+                f"{w.sqnr_db:.1f} dB",
+                f"{w.zero_mass:.3f}",
+                f"{w.clip_rate:.3f}",
+                f"{w.eta:.2f}",
+            ]
+            for w in result.worst[name]
+        ]
         print(table(["layer", "role", "SQNR", "rho_0", "clipped", "eta"], worst) + "\n")
     print("\n".join(conclusions(result)))
     print(f"\npicture: {result.picture}   ({result.seconds:.0f} s)")

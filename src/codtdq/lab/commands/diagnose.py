@@ -28,40 +28,75 @@ WORST = 5
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "diagnose", "measure where quantized models lose evidence, and draw it",
-        ["--out runs/why", "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",
-         "--model cfrn --checkpoint cfrn.pth --dataset CAMO --data-root ~/cod --out runs/camo",
-         "--method w4a4,repq-vit --dataset camosynth/test-spikes --archive raw --out runs/why"],
-    )  # fmt: skip
+        verbs,
+        "diagnose",
+        "measure where quantized models lose evidence, and draw it",
+        [
+            "--out runs/why",
+            "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",
+            "--model cfrn --checkpoint cfrn.pth --dataset CAMO --data-root ~/cod --out runs/camo",
+            "--method w4a4,repq-vit --dataset camosynth/test-spikes --archive raw --out runs/why",
+        ],
+    )
     add_model(parser, packed=False)
     add_weights(parser)
     parser.add_argument(
-        "--method", default=METHODS, metavar="A,B",
+        "--method",
+        default=METHODS,
+        metavar="A,B",
         help=f"methods, see `codtdq list methods`; FP32 comes by itself (default {METHODS})",
-    )  # fmt: skip
+    )
     add_dataset(parser, limit=8)
-    parser.add_argument("--images", type=int, default=4, metavar="K",
-                        help="images to show in the gallery (default 4)")  # fmt: skip
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=4,
+        metavar="K",
+        help="images to show in the gallery (default 4)",
+    )
     add_calibration(parser)
-    parser.add_argument("--budget", choices=["fast", "paper"], default="fast",
-                        help="optimisation steps of methods that reconstruct")  # fmt: skip
+    parser.add_argument(
+        "--budget",
+        choices=["fast", "paper"],
+        default="fast",
+        help="optimisation steps of methods that reconstruct",
+    )
     parser.add_argument("--seed", type=int, default=0, help="random seed of the methods")
     band = parser.add_argument_group("boundary-heavy tokens (ground truth; no quantizer sees it)")
-    band.add_argument("--r-in", type=float, default=3.0, metavar="PX",
-                      help="band inside the object, in pixels of the mask (default 3)")  # fmt: skip
-    band.add_argument("--r-out", type=float, default=3.0, metavar="PX",
-                      help="band outside it (default 3)")  # fmt: skip
-    band.add_argument("--gamma-boundary", type=float, default=0.1, metavar="G",
-                      help="least share of a boundary token in the band (default 0.1)")  # fmt: skip
-    band.add_argument("--gamma-nonboundary", type=float, default=0.01, metavar="G",
-                      help="largest share of a non-boundary token (default 0.01)")  # fmt: skip
-    parser.add_argument("--archive", metavar="DIR",
-                        help="also keep every input as safetensors (large)")  # fmt: skip
-    parser.add_argument("--no-figures", action="store_true",
-                        help="no PNG and SVG figures; needs no matplotlib")  # fmt: skip
+    band.add_argument(
+        "--r-in",
+        type=float,
+        default=3.0,
+        metavar="PX",
+        help="band inside the object, in pixels of the mask (default 3)",
+    )
+    band.add_argument(
+        "--r-out", type=float, default=3.0, metavar="PX", help="band outside it (default 3)"
+    )
+    band.add_argument(
+        "--gamma-boundary",
+        type=float,
+        default=0.1,
+        metavar="G",
+        help="least share of a boundary token in the band (default 0.1)",
+    )
+    band.add_argument(
+        "--gamma-nonboundary",
+        type=float,
+        default=0.01,
+        metavar="G",
+        help="largest share of a non-boundary token (default 0.01)",
+    )
+    parser.add_argument(
+        "--archive", metavar="DIR", help="also keep every input as safetensors (large)"
+    )
+    parser.add_argument(
+        "--no-figures", action="store_true", help="no PNG and SVG figures; needs no matplotlib"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="a new or empty folder")
-    parser.add_argument("--overwrite", action="store_true",
-                        help="replace the files of an earlier diagnosis in it")  # fmt: skip
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the files of an earlier diagnosis in it"
+    )
     parser.set_defaults(run=run)
 
 
@@ -79,8 +114,13 @@ def run(args: argparse.Namespace) -> None:
     diagnosis = _diagnosed(args)
     files = write_folder(diagnosis, args.out, figures=not args.no_figures, overwrite=args.overwrite)
     if args.json:
-        print_json({"out": args.out, "files": [str(f) for f in files],
-                    "metrics": {m.method: m.metrics for m in diagnosis.methods}})  # fmt: skip
+        print_json(
+            {
+                "out": args.out,
+                "files": [str(f) for f in files],
+                "metrics": {m.method: m.metrics for m in diagnosis.methods},
+            }
+        )
         return
     _print(diagnosis)
     print(f"{len(files)} files written to {args.out}; open {args.out}/{PAGE} in a browser")
@@ -105,11 +145,19 @@ def _diagnosed(args: argparse.Namespace) -> Diagnosis:
         images = open_images(args.calibration or CALIBRATION_SPLIT, args.data_root, limit=count)
         calibration = CalibrationImages(model, images, count=count)
     return diagnose(
-        model, names, dataset, calibration=calibration, limit=args.limit,
-        radii=(args.r_in, args.r_out), gamma=(args.gamma_boundary, args.gamma_nonboundary),
-        seed=args.seed, budget=args.budget, archive=args.archive, keep_images=args.images,
+        model,
+        names,
+        dataset,
+        calibration=calibration,
+        limit=args.limit,
+        radii=(args.r_in, args.r_out),
+        gamma=(args.gamma_boundary, args.gamma_nonboundary),
+        seed=args.seed,
+        budget=args.budget,
+        archive=args.archive,
+        keep_images=args.images,
         command=command_of(args),
-    )  # fmt: skip
+    )
 
 
 def _print(diagnosis: Diagnosis) -> None:

@@ -12,12 +12,18 @@ from codtdq.io import write_text
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "report", "show benchmark results as one page for a browser",
+        verbs,
+        "report",
+        "show benchmark results as one page for a browser",
         ["runs/bench", "runs/a/results.jsonl runs/b --out both.html"],
-    )  # fmt: skip
+    )
     parser.add_argument("results", nargs="+", help="results.jsonl, or the folder of a run")
-    parser.add_argument("--out", default="report.html", metavar="FILE",
-                        help="where the page goes (default report.html)")  # fmt: skip
+    parser.add_argument(
+        "--out",
+        default="report.html",
+        metavar="FILE",
+        help="where the page goes (default report.html)",
+    )
     parser.set_defaults(run=run)
 
 

@@ -17,7 +17,6 @@ from codtdq.cli.common import (
 from codtdq.errors import ConfigError
 from codtdq.io import write_json
 from codtdq.lab.commands.options import numbers_or_none, whole_numbers
-from codtdq.planning.presets import PRESETS
 
 if TYPE_CHECKING:
     from codtdq.lab.selection import LayerChoice, Selection, Terms
@@ -29,30 +28,55 @@ SHOWN = 10  # rows of the table; --json has all
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "select", "choose group size, tau and zero ratio without labels",
-        ["", "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --calibration-images 8",
-         "--base cod-tdq --per-layer --out selected.json"],
-    )  # fmt: skip
+        verbs,
+        "select",
+        "choose group size, tau and zero ratio without labels",
+        [
+            "",
+            "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --calibration-images 8",
+            "--base cod-tdq --per-layer --out selected.json",
+        ],
+    )
     add_model(parser, packed=False)
     add_weights(parser)
     parser.add_argument(
-        "--base", choices=list(PRESETS), default="cod-tdq-guarded", metavar="P",
-        help="setting that the choice goes into (default cod-tdq-guarded)",
-    )  # fmt: skip
-    parser.add_argument("--g", type=whole_numbers, default=None, metavar="N,..",
-                        help="group sizes (default 16,32,64)")  # fmt: skip
-    parser.add_argument("--tau", type=numbers_or_none, default=None, metavar="X,..",
-                        help="bounds C1, none: without (default 0.5,1,2,none)")  # fmt: skip
-    parser.add_argument("--zero-ratio", type=numbers_or_none, default=None, metavar="X,..",
-                        help="bounds C2, none: without (default 0.1,0.2,0.4,none)")  # fmt: skip
-    parser.add_argument("--per-layer", action="store_true",
-                        help="choose for each operator on its own")  # fmt: skip
+        "--base",
+        default="cod-tdq-guarded",
+        metavar="NAME",
+        help="variant of the paper's method that the choice goes into (default cod-tdq-guarded)",
+    )
+    parser.add_argument(
+        "--g",
+        type=whole_numbers,
+        default=None,
+        metavar="N,..",
+        help="group sizes (default 16,32,64)",
+    )
+    parser.add_argument(
+        "--tau",
+        type=numbers_or_none,
+        default=None,
+        metavar="X,..",
+        help="bounds C1, none: without (default 0.5,1,2,none)",
+    )
+    parser.add_argument(
+        "--zero-ratio",
+        type=numbers_or_none,
+        default=None,
+        metavar="X,..",
+        help="bounds C2, none: without (default 0.1,0.2,0.4,none)",
+    )
+    parser.add_argument(
+        "--per-layer", action="store_true", help="choose for each operator on its own"
+    )
     add_calibration(parser, images=IMAGES)
     refuse_option(parser, "--dataset", "use --calibration: no label is read here")
     refuse_option(parser, "--limit", "use --calibration-images")
-    parser.add_argument("--out", metavar="FILE",
-                        help="write the choice as a config file for `codtdq quantize --config`",
-                        )  # fmt: skip
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the choice as a config file for `codtdq quantize --config`",
+    )
     parser.set_defaults(run=run)
 
 
@@ -61,15 +85,22 @@ def run(args: argparse.Namespace) -> None:
     from codtdq.data import open_images
     from codtdq.evaluation import CalibrationImages
     from codtdq.lab.selection import Selector, select, select_per_layer
-    from codtdq.lab.selection.candidates import GROUPS, TAUS, ZERO_RATIOS, candidate_grid
+    from codtdq.lab.selection.candidates import (
+        GROUPS,
+        TAUS,
+        ZERO_RATIOS,
+        candidate_grid,
+        check_base,
+    )
     from codtdq.resolve import CALIBRATION_SPLIT, open_config, open_model
 
     count = IMAGES if args.calibration_images is None else args.calibration_images
     if count < 1:
         raise ConfigError(f"--calibration-images is {count}; accepted: 1 or more images")
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    base = open_config(model, name=args.base)
-    assert base is not None
+    named = open_config(model, name=args.base)
+    assert named is not None
+    base = check_base(named)
     candidates = candidate_grid(args.g or GROUPS, args.tau or TAUS, args.zero_ratio or ZERO_RATIOS)
     for candidate in candidates:
         candidate.config(base)  # a value out of range is an error before anything is computed
@@ -85,8 +116,11 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         found = selection.to_dict() | {"model": args.model, "dataset": data.name}
         if mixed is not None:
-            found["per_layer"] = {"bits_per_activation": bits, **mixed.to_dict(),
-                                  "layers": [layer.to_dict() for layer in layers]}  # fmt: skip
+            found["per_layer"] = {
+                "bits_per_activation": bits,
+                **mixed.to_dict(),
+                "layers": [layer.to_dict() for layer in layers],
+            }
         print_json(found | {"config": config.to_dict()})
         return
     print(f"{args.model}, {args.base}, {selection.images} images of {data.name}, no masks")
@@ -102,10 +136,14 @@ def run(args: argparse.Namespace) -> None:
 def _grid_text(selection: Selection) -> str:
     terms = ("logits", "features", "eta", "rho0", "boundary")
     rows = [
-        [str(one.candidate), f"{one.terms.score:.4f}",
-         *(f"{getattr(one.terms, term):.4f}" for term in terms), f"{one.act_bits:.2f}"]
+        [
+            str(one.candidate),
+            f"{one.terms.score:.4f}",
+            *(f"{getattr(one.terms, term):.4f}" for term in terms),
+            f"{one.act_bits:.2f}",
+        ]
         for one in selection.scored[:SHOWN]
-    ]  # fmt: skip
+    ]
     text = table(["setting", "score", *terms, "bits"], rows)
     left = len(selection.scored) - len(rows)
     if left:

@@ -30,26 +30,44 @@ SHOWN = 15  # rows of the table; --json has all
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "sensitivity", "find the layers or roles that a setting harms most",
-        ["--method w4a4 --by role --limit 8",
-         "--method w4a4 --limit 8 --budget 0.01 --out spared.json"],
-    )  # fmt: skip
+        verbs,
+        "sensitivity",
+        "find the layers or roles that a setting harms most",
+        [
+            "--method w4a4 --by role --limit 8",
+            "--method w4a4 --limit 8 --budget 0.01 --out spared.json",
+        ],
+    )
     add_model(parser, packed=False)
     add_weights(parser)
-    parser.add_argument("--method", "--preset", dest="method", metavar="P",
-                        help="named setting (default cod-tdq)")  # fmt: skip
+    parser.add_argument(
+        "--method", "--preset", dest="method", metavar="P", help="named setting (default cod-tdq)"
+    )
     parser.add_argument("--config", metavar="FILE", help="JSON file of CodTdqConfig fields instead")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=JSON",
-                        help="change one field of the setting")  # fmt: skip
-    parser.add_argument("--by", choices=["layer", "role"], default="layer",
-                        help="what is switched at a time (default layer)")  # fmt: skip
-    parser.add_argument("--budget", type=float, metavar="X",
-                        help="propose a config whose S drops by at most X")  # fmt: skip
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=JSON",
+        help="change one field of the setting",
+    )
+    parser.add_argument(
+        "--by",
+        choices=["layer", "role"],
+        default="layer",
+        help="what is switched at a time (default layer)",
+    )
+    parser.add_argument(
+        "--budget", type=float, metavar="X", help="propose a config whose S drops by at most X"
+    )
     add_dataset(parser, limit=IMAGES)
     add_calibration(parser)
-    parser.add_argument("--out", metavar="FILE",
-                        help="write the proposal as a config file for `codtdq quantize --config` "
-                        "(budget 0.005 unless given)")  # fmt: skip
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the proposal as a config file for `codtdq quantize --config` "
+        "(budget 0.005 unless given)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on after an interruption")
     parser.set_defaults(run=run)
 
@@ -81,15 +99,24 @@ def run(args: argparse.Namespace) -> None:
     )
     rows = None
     if args.out:
-        key = {"model": model_hash(model), "config": config.to_dict(), "by": args.by,
-               "dataset": data.name, "images": len(data)}  # fmt: skip
+        key = {
+            "model": model_hash(model),
+            "config": config.to_dict(),
+            "by": args.by,
+            "dataset": data.name,
+            "images": len(data),
+        }
         rows = RowFile(f"{args.out}.partial", key, resume=args.resume)
     score = metric_scorer(data)
     result = measure_sensitivity(
-        model, config, score, by=args.by, calibration=calibration,
+        model,
+        config,
+        score,
+        by=args.by,
+        calibration=calibration,
         done=[SensitivityRow.from_dict(row) for row in rows.rows] if rows else (),
         on_row=(lambda row: rows.append(row.to_dict())) if rows else None,
-    )  # fmt: skip
+    )
     proposal = None
     if budget is not None:
         proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
@@ -97,10 +124,15 @@ def run(args: argparse.Namespace) -> None:
         write_json(args.out, proposal.config.to_dict(), indent=1)
         rows.discard()
     if args.json:
-        print_json({
-            "model": args.model, "dataset": data.name, "images": len(data), **result.to_dict(),
-            "proposal": proposal.to_dict() if proposal else None,
-        })  # fmt: skip
+        print_json(
+            {
+                "model": args.model,
+                "dataset": data.name,
+                "images": len(data),
+                **result.to_dict(),
+                "proposal": proposal.to_dict() if proposal else None,
+            }
+        )
         return
     print(_text(args, result, proposal, f"{data.name}, {len(data)} images"))
 
@@ -110,10 +142,15 @@ def _text(
 ) -> str:
     by_layer = args.by == "layer"
     rows = [
-        [row.unit, row.role if by_layer else str(len(row.operators)),
-         f"{row.drop:+.4f}", f"{row.gain:+.4f}", f"{row.harm:+.4f}"]
+        [
+            row.unit,
+            row.role if by_layer else str(len(row.operators)),
+            f"{row.drop:+.4f}",
+            f"{row.gain:+.4f}",
+            f"{row.harm:+.4f}",
+        ]
         for row in result.rows[:SHOWN]
-    ]  # fmt: skip
+    ]
     second = "role" if by_layer else "operators"
     lines = [
         f"{args.model}, {result.setting}, {data}: S {result.float_score:.4f} with every operator "

@@ -18,28 +18,43 @@ _STYLES = ("paper", "markdown", "csv", "latex")
 def register(verbs: Any) -> None:
     """Add the verb."""
     parser = verb(
-        verbs, "table", "show benchmark results as the tables of the paper",
-        ["runs/bench", "runs/bench/results.jsonl --table main --style latex --out main.tex",
-         "runs/a runs/b --table stats --metric S,MAE", "runs/bench --table main --style csv"],
-    )  # fmt: skip
+        verbs,
+        "table",
+        "show benchmark results as the tables of the paper",
+        [
+            "runs/bench",
+            "runs/bench/results.jsonl --table main --style latex --out main.tex",
+            "runs/a runs/b --table stats --metric S,MAE",
+            "runs/bench --table main --style csv",
+        ],
+    )
     parser.add_argument("results", nargs="+", help="results.jsonl, or the folder of a run")
     parser.add_argument(
-        "--table", choices=_KINDS, metavar="T",
+        "--table",
+        choices=_KINDS,
+        metavar="T",
         help=f"{', '.join(_KINDS)} (default: all that the results can fill; for csv main)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--style", choices=_STYLES, default="paper", metavar="S",
+        "--style",
+        choices=_STYLES,
+        default="paper",
+        metavar="S",
         help="paper (aligned text), markdown, csv (full precision) or latex (default paper)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--metric", action="append", default=[], metavar="M",
+        "--metric",
+        action="append",
+        default=[],
+        metavar="M",
         help="columns, several with commas (default S,wF,E_mean,F_mean,MAE; F_max beside the "
-             "paper's numbers, as its text defines them)",
-    )  # fmt: skip
+        "paper's numbers, as its text defines them)",
+    )
     parser.add_argument(
-        "--with-published", action="store_true",
+        "--with-published",
+        action="store_true",
         help="the paper's own numbers beside ours; refused for other models or data",
-    )  # fmt: skip
+    )
     parser.add_argument("--digits", type=int, default=3, metavar="N", help="decimals (default 3)")
     parser.add_argument(
         "--width", type=int, metavar="N", help="break aligned text here (default: the terminal)"
@@ -58,9 +73,12 @@ def run(args: argparse.Namespace) -> None:
     metrics = [name for part in args.metric for name in part.replace(",", " ").split()]
     kind = args.table or ("main" if args.style == "csv" and not args.json else "all")
     tables = build_tables(
-        read_results(args.results), kind, metrics=list(dict.fromkeys(metrics)) or None,
-        digits=args.digits, with_published=args.with_published,
-    )  # fmt: skip
+        read_results(args.results),
+        kind,
+        metrics=list(dict.fromkeys(metrics)) or None,
+        digits=args.digits,
+        with_published=args.with_published,
+    )
     if args.json:
         text = json.dumps(tables_to_dict(tables), indent=2) + "\n"
     else:

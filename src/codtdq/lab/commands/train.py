@@ -14,16 +14,21 @@ def register(verbs: Any) -> None:
     from codtdq.lab.training.command import add_train_arguments
 
     parser = verb(
-        verbs, "train", "train a model; resumable",
-        ["--out runs/first",
-         "--model escnet-small --out runs/e --source camosynth:2 --source pairs:CAMO --holdout 100",
-         "--out runs/first --resume"],
-    )  # fmt: skip
+        verbs,
+        "train",
+        "train a model; resumable",
+        [
+            "--out runs/first",
+            "--model escnet-small --out e --source camosynth:2 --source pairs:CAMO --holdout 100",
+            "--out runs/first --resume",
+        ],
+    )
     add_train_arguments(parser)
     parser.add_argument(
-        "--export", metavar="FILE",
+        "--export",
+        metavar="FILE",
         help="at the end, write the averaged weights (fp16 safetensors) and a model card",
-    )  # fmt: skip
+    )
     parser.set_defaults(run=run)
 
 
@@ -37,8 +42,15 @@ def run(args: argparse.Namespace) -> int:
 
         export(result.out_dir, args.export, date=datetime.date.today().isoformat())
     if args.json:
-        print_json({"out": str(result.out_dir), "step": result.step, "steps": result.steps,
-                    "stopped_by": result.stopped_by, "scores": result.scores})  # fmt: skip
+        print_json(
+            {
+                "out": str(result.out_dir),
+                "step": result.step,
+                "steps": result.steps,
+                "stopped_by": result.stopped_by,
+                "scores": result.scores,
+            }
+        )
     else:
         print(summary(result))
     return exit_code(result)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from codtdq.api import quantize
 from codtdq.data.dataset import Dataset
 from codtdq.data.sample import Sample
 from codtdq.data.transforms import to_input
@@ -31,7 +32,7 @@ from codtdq.lab.diagnosis.record import (
 from codtdq.lab.diagnosis.survey import Labels, Survey
 from codtdq.lab.diagnosis.tokens import TokenMaps, token_maps
 from codtdq.lab.diagnosis.weights import sampled_weights, weight_records, weight_samples
-from codtdq.methods import apply_method, list_methods, method_info
+from codtdq.methods import list_methods, method_info
 from codtdq.metrics import MetricSuite
 from codtdq.operators.record import effective_bits
 from codtdq.progress import Progress
@@ -80,7 +81,9 @@ def diagnose(
         if isinstance(methods, Mapping):
             records.append(run.method(methods[name].eval(), name, name))
         else:
-            done = apply_method(model, name, calibration, seed=seed, budget=budget)
+            done = quantize(
+                model, name, calibration=calibration, backend="reference", seed=seed, budget=budget
+            )
             records.append(run.method(done, name, method_info(name).title))
     shown = rank_layers(records, run.kept_samples, maps)
     sampled = dict.fromkeys([*shown[:SAMPLED_LAYERS], bounded_layer(run.samples)])

@@ -149,8 +149,9 @@ def _blocks(token_map: TokenMap, table: Tensor) -> NDArray[np.int64]:
     """Return the block of the image that holds the centre of each token [N]; -1 for padding."""
     first = token_map.boxes[:, 0]
     edges = table[first.clamp(min=0)].numpy()
-    row, column = (np.minimum((edges[:, k] + edges[:, k + 2]) / 2 * BLOCKS, BLOCKS - 1)
-                   for k in (0, 1))  # fmt: skip
+    row, column = (
+        np.minimum((edges[:, k] + edges[:, k + 2]) / 2 * BLOCKS, BLOCKS - 1) for k in (0, 1)
+    )
     place = row.astype(np.int64) * BLOCKS + column.astype(np.int64)
     return np.where(first.numpy() < 0, -1, place)
 

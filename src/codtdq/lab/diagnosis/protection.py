@@ -40,10 +40,15 @@ class Proposal:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready form."""
         return {
-            "score": self.score, "drop": self.drop, "budget": self.budget,
-            "met": self.met, "skipped": list(self.skipped), "keep_a8": list(self.eight),
-            "evaluations": self.evaluations, "config": self.config.to_dict(),
-        }  # fmt: skip
+            "score": self.score,
+            "drop": self.drop,
+            "budget": self.budget,
+            "met": self.met,
+            "skipped": list(self.skipped),
+            "keep_a8": list(self.eight),
+            "evaluations": self.evaluations,
+            "config": self.config.to_dict(),
+        }
 
     @property
     def met(self) -> bool:
@@ -90,8 +95,15 @@ def propose(
                 skipped, eight = rest, [row, *eight]
         found = drop(skipped, eight)
     chosen, reached = trials[_key(skipped, eight)]
-    return Proposal(chosen, reached, found, budget, tuple(r.unit for r in skipped),
-                    tuple(r.unit for r in eight), len(trials))  # fmt: skip
+    return Proposal(
+        chosen,
+        reached,
+        found,
+        budget,
+        tuple(r.unit for r in skipped),
+        tuple(r.unit for r in eight),
+        len(trials),
+    )
 
 
 def _shortest(count: int, enough: Callable[[int], bool]) -> int:

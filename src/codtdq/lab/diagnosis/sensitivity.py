@@ -119,8 +119,9 @@ def measure_sensitivity(
                     only = score(hybrid)
                 with board.all_but(names) as hybrid:
                     without = score(hybrid)
-                row = SensitivityRow(unit, sites[0].role, names, only, without,
-                                     floating - only, without - quantized)  # fmt: skip
+                row = SensitivityRow(
+                    unit, sites[0].role, names, only, without, floating - only, without - quantized
+                )
                 if on_row is not None:
                     on_row(row)
             rows.append(row)

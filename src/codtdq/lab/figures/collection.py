@@ -81,9 +81,11 @@ def draw_figures(
         )
     if diagnosis.gallery:
         yield NamedFigure(
-            "masks", "Masks by method", "The images of the gallery, with S under each mask.",
+            "masks",
+            "Masks by method",
+            "The images of the gallery, with S under each mask.",
             mask_figure(_mask_rows(diagnosis)),
-        )  # fmt: skip
+        )
     titles = {m.method: m.title for m in diagnosis.methods}
     for layer in dict.fromkeys(sample.layer for sample in diagnosis.weight_samples):
         found = {titles[s.method]: s.weight for s in diagnosis.weight_samples if s.layer == layer}

@@ -11,7 +11,7 @@ from torch import nn
 
 from codtdq.errors import ConfigError
 from codtdq.operators import quant_operators
-from codtdq.planning import CodTdqConfig, QuantPlan, make_plan
+from codtdq.planning import CodTdqConfig, QuantConfig, QuantPlan, make_plan
 from codtdq.schemes.projected import ProjectedRange
 
 GROUPS = (16, 32, 64)
@@ -54,8 +54,13 @@ def candidate_grid(
     return list(dict.fromkeys(found))
 
 
-def check_base(config: CodTdqConfig) -> None:
-    """Raise unless the setting changes anything under this base."""
+def check_base(config: QuantConfig) -> CodTdqConfig:
+    """The base itself; raises unless g, tau and zr change anything under it."""
+    if not isinstance(config, CodTdqConfig):
+        raise ConfigError(
+            f"base {config.name!r} is a {type(config).__name__}, which has no tau and zero_ratio; "
+            "take a variant of the paper's method, e.g. cod-tdq-guarded"
+        )
     if config.act_bits is None:
         raise ConfigError(
             f"base {config.name!r} keeps activations float; select chooses how they are quantized"
@@ -72,6 +77,7 @@ def check_base(config: CodTdqConfig) -> None:
         )
     if "per_token_group" not in dict(config.act_modes).values():
         raise ConfigError(f"base {config.name!r} has no token groups; take e.g. cod-tdq-guarded")
+    return config
 
 
 def apply_config(quantized: nn.Module, original: nn.Module, config: CodTdqConfig) -> QuantPlan:

@@ -46,8 +46,13 @@ class LayerChoice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready form."""
-        return {"name": self.name, "role": self.role, **self.candidate.fields(),
-                "score": self.score, "runner_up": self.runner_up}  # fmt: skip
+        return {
+            "name": self.name,
+            "role": self.role,
+            **self.candidate.fields(),
+            "score": self.score,
+            "runner_up": self.runner_up,
+        }
 
 
 @dataclass

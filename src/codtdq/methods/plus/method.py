@@ -54,6 +54,7 @@ from codtdq.methods.plus.state import SettledFiles
 from codtdq.methods.plus.units import unit_of
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
+from codtdq.numerics.packing import NIBBLE_BITS
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.token_groups import TokenGroups
@@ -91,11 +92,16 @@ def cod_tdq_plus(bench: Workbench) -> None:
     chosen = choose_all(bench, stats)
     stats.clear()  # rows of every operator: room for the images in lockstep
     facts: dict[str, Any] = {}
-    if config.weight_bits is not None:
+    if any(site.weight is not None for site in bench.sites):
         settings = LayerSettings(
-            config.weight_bits, config.weight_group_size or 0, config.compensate, config.sweeps,
-            tuple(config.ridges), config.correct_bias, config.search,
-        )  # fmt: skip
+            config.weight_bits or NIBBLE_BITS,  # each site brings its own width and group
+            config.weight_group_size or 0,
+            config.compensate,
+            config.sweeps,
+            tuple(config.ridges),
+            config.correct_bias,
+            config.search,
+        )
         facts = settle_in_order(bench, floating, settings, config.images, files)
     bench.notes.update(chosen)
     bench.notes["operators"] = facts
@@ -114,7 +120,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     folded: dict[str, list[str]] = {}
     for norm, readers in norm_groups(bench).items() if config.equalize else ():
         dense = [site for site in readers if _is_dense(site)]
-        if not dense or not _alike(dense, readers) or _is_float(config):
+        if not dense or not _alike(dense, readers) or all(map(_is_float, dense)):
             continue
         scorer = Scorer(dense, rows[dense[0].name], scheme)
         best = equalize_norm(
@@ -131,7 +137,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     for site in bench.sites:
         transform = Transform()
         allowed = tuple(config.transforms)
-        if allowed and _is_dense(site) and not _is_float(config) and site.role != "first":
+        if allowed and _is_dense(site) and not _is_float(site) and site.role != "first":
             scorer = Scorer([site], rows[site.name], scheme)
             transform = choose_transform(scorer, allowed, config.margin)
         inputs = scheme(site)
@@ -171,5 +177,5 @@ def _alike(dense: list[Site], readers: list[Site]) -> bool:
     return all(site in dense or site.kind == "depthwise" for site in readers)
 
 
-def _is_float(config: PlusConfig) -> bool:
-    return config.act_bits is None and config.weight_bits is None
+def _is_float(site: Site) -> bool:
+    return not site.quantized

@@ -1,7 +1,5 @@
 """Counts and bytes that can be worked out by hand."""
 
-import json
-
 import pytest
 import tiny_model
 import torch
@@ -10,10 +8,9 @@ from torch.nn import functional as F
 
 import codtdq
 from codtdq.engine import BackendRecord
-from codtdq.errors import UnsupportedError
+from codtdq.errors import CheckpointError
 from codtdq.lab.bench.speed.coverage import count_work, coverage_of
 from codtdq.lab.bench.speed.storage import storage_split
-from codtdq.methods import store
 from small_nets import simulate
 
 
@@ -85,7 +82,18 @@ def test_fixed_ranges_and_tables_are_told_apart(tmp_path):
     )
 
 
-def test_schemes_without_packed_form_are_refused(tmp_path):
-    (tmp_path / "codtdq.json").write_text(json.dumps({"format": store.FORMAT}))
-    with pytest.raises(UnsupportedError, match="no packed form"):
+@pytest.mark.parametrize("method", ["cod-tdq-plus", "smoothquant"])
+def test_every_method_has_a_table(method, tmp_path):
+    model = codtdq.create_model(tiny_model.NAME, pretrained=False)
+    done = simulate(model, method, [torch.randn(2, 3, 32, 32)])
+    split = storage_split(codtdq.save(done, tmp_path / "packed"))
+    assert split.total == sum(file.stat().st_size for file in (tmp_path / "packed").iterdir())
+    assert split.packed_weights == 32 * 14 + 16  # the same codes, whoever chose them
+    stored = 8 * (split.packed_weights + split.weight_scales) / (32 * 27 + 32)
+    assert stored == pytest.approx(done.quant_record.bits["weight"], abs=1e-3)
+    assert split.float_blocks == 0 and split.float_tensors == 4 * (32 + 1)  # biases as they are
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="no codtdq checkpoint"):
         storage_split(tmp_path)

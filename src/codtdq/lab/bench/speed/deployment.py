@@ -37,17 +37,24 @@ def run_deployment(
     results = []
     for model in models:
         with prepared(
-            model, METHODS, checkpoint=(checkpoints or {}).get(model), untrained=untrained,
+            model,
+            METHODS,
+            checkpoint=(checkpoints or {}).get(model),
+            untrained=untrained,
             write_fp32=True,
-        ) as subjects:  # fmt: skip
+        ) as subjects:
             results.append(_table(subjects, batch, threads, seconds, repeats, imports))
     return results
 
 
 def _table(
-    subjects: Subjects, batch: int, threads: int, seconds: float, repeats: int,
+    subjects: Subjects,
+    batch: int,
+    threads: int,
+    seconds: float,
+    repeats: int,
     imports: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     # processes first: the networks in this one then wait in memory, but do not run
     fresh = {
         row["candidate"]: row

@@ -18,9 +18,14 @@ from codtdq.progress import Progress
 
 CHILD = Path(__file__).with_name("fresh_child.py")
 FIELDS = (
-    "first_mask_seconds", "import_seconds", "load_seconds", "predict_seconds", "cpu_seconds",
-    "import_bytes", "peak_bytes",
-)  # fmt: skip
+    "first_mask_seconds",
+    "import_seconds",
+    "load_seconds",
+    "predict_seconds",
+    "cpu_seconds",
+    "import_bytes",
+    "peak_bytes",
+)
 
 
 def run_fresh(

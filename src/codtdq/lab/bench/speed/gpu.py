@@ -68,9 +68,13 @@ def require_gpu() -> None:
 
 
 def run_gpu_latency(
-    subjects: Subjects, *, batches: Sequence[int] = (BATCH,), warm_up: int = WARM_UP,
-    repeats: int = REPEATS, meter: CudaMeter | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    subjects: Subjects,
+    *,
+    batches: Sequence[int] = (BATCH,),
+    warm_up: int = WARM_UP,
+    repeats: int = REPEATS,
+    meter: CudaMeter | None = None,
+) -> dict[str, Any]:
     """Time FP32 in eager torch and every method on the Triton kernels, one after the other.
 
     meter: what measures; the current CUDA device unless given.
@@ -85,10 +89,15 @@ def run_gpu_latency(
         for batch in batches:
             images = subjects.images(batch).to(device.target())
             found = measure(model, images, warm_up, repeats, meter)
-            rows.append({
-                "candidate": name, "batch": batch, "weight_bytes": subject.bytes, **found,
-                "execution": _execution(model),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "candidate": name,
+                    "batch": batch,
+                    "weight_bytes": subject.bytes,
+                    **found,
+                    "execution": _execution(model),
+                }
+            )
         if backend_of(model) is not None:
             coverage[name] = _coverage(model, work)
         model.to("cpu")  # the next peak is without this one
@@ -97,10 +106,15 @@ def run_gpu_latency(
     for row in rows:
         row["speedup"] = base[row["batch"]] / row["ms_per_image"]
     return {
-        "model": subjects.architecture, "weights": subjects.weights,
-        "input_size": subjects.input_size, "warm_up": warm_up, "repeats": repeats,
-        **meter.describe(), "rows": rows, "coverage": coverage,
-    }  # fmt: skip
+        "model": subjects.architecture,
+        "weights": subjects.weights,
+        "input_size": subjects.input_size,
+        "warm_up": warm_up,
+        "repeats": repeats,
+        **meter.describe(),
+        "rows": rows,
+        "coverage": coverage,
+    }
 
 
 def measure(
@@ -114,9 +128,11 @@ def measure(
         samples = meter.times(lambda: model(images), repeats)
     median = statistics.median(samples) / images.shape[0]
     return {
-        "ms_per_image": median, "samples_ms": samples, "images_per_second": 1e3 / median,
+        "ms_per_image": median,
+        "samples_ms": samples,
+        "images_per_second": 1e3 / median,
         "peak_bytes": meter.peak_bytes(),
-    }  # fmt: skip
+    }
 
 
 def _on_device(subject: Subject) -> nn.Module:

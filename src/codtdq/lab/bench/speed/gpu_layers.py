@@ -29,9 +29,15 @@ from codtdq.planning.trace import trace
 
 # no kernel; `_unsafe_view` is a view that does not say so
 FREE = (
-    "empty", "new_empty", "empty_like", "empty_strided", "detach", "alias", "lift_fresh",
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "detach",
+    "alias",
+    "lift_fresh",
     "_unsafe_view",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,23 @@ QUANTIZER_SHAPES = ((9216, 128), (9216, 512), (576, 512))
 # tokens, inputs, outputs: qkv, fc1, fc2 of the four stages of Swin-B at 384 x 384, then fc1 of the
 # four stages of PVTv2-B5 at 416 x 416
 LINEAR_SHAPES = (
-    (9216, 128, 384), (9216, 128, 512), (9216, 512, 128),
-    (2304, 256, 768), (2304, 256, 1024), (2304, 1024, 256),
-    (576, 512, 1536), (576, 512, 2048), (576, 2048, 512),
-    (144, 1024, 3072), (144, 1024, 4096), (144, 4096, 1024),
-    (10816, 64, 512), (2704, 128, 1024), (676, 320, 1280), (169, 512, 2048),
-)  # fmt: skip
+    (9216, 128, 384),
+    (9216, 128, 512),
+    (9216, 512, 128),
+    (2304, 256, 768),
+    (2304, 256, 1024),
+    (2304, 1024, 256),
+    (576, 512, 1536),
+    (576, 512, 2048),
+    (576, 2048, 512),
+    (144, 1024, 3072),
+    (144, 1024, 4096),
+    (144, 4096, 1024),
+    (10816, 64, 512),
+    (2704, 128, 1024),
+    (676, 320, 1280),
+    (169, 512, 2048),
+)
 # channels, side: the edge-enhancing convolutions of CFRN at 384 x 384
 CONV_SHAPES = ((128, 96), (256, 48), (512, 24), (1024, 12))
 CONV_DILATIONS = (1, *(dilation for _strip, dilation in SpatialGatingUnit.branches))
@@ -114,8 +125,12 @@ def run_kernels(
 
 def _cases(kind: str, limit: int | None) -> Iterator[Case]:
     """Cases one at a time: the weights of all shapes together would fill the memory."""
-    makers = {"quantizer": _quantizers, "quantizer-reference": _quantizers,
-              "linear": _linears, "conv": _convolutions}  # fmt: skip
+    makers = {
+        "quantizer": _quantizers,
+        "quantizer-reference": _quantizers,
+        "linear": _linears,
+        "conv": _convolutions,
+    }
     for index, case in enumerate(case for case in makers[kind]() if case.kind == kind):
         if limit is not None and index >= limit:
             return
@@ -147,11 +162,13 @@ def _formulas(x: Tensor, spec: ActivationSpec) -> tuple[Tensor, Tensor]:
     groups = x.unflatten(-1, (-1, GROUP))
     size, highest = groups.abs(), 2 ** (spec.bits - 1) - 1
     rank = math.ceil(spec.zero_ratio * GROUP)
-    bounds = torch.stack([
-        size.amax(-1),
-        groups.std(-1, correction=0) * (spec.tau * highest),
-        size.kthvalue(rank, -1).values * (2 * highest),
-    ])  # fmt: skip
+    bounds = torch.stack(
+        [
+            size.amax(-1),
+            groups.std(-1, correction=0) * (spec.tau * highest),
+            size.kthvalue(rank, -1).values * (2 * highest),
+        ]
+    )
     radius = bounds.amin(0).clamp(min=EPS).unsqueeze(-1)
     step = radius / highest
     return to_codes(encode(groups, radius, step, spec.bits)), step

@@ -93,8 +93,11 @@ def _cell(
         if name in subjects.members:
             row["execution"] = subjects.members[name].execution
         else:
-            row |= {"execution": built[name].runtime, "build_seconds": built[name].build_seconds,
-                    "difference": built[name].difference}  # fmt: skip
+            row |= {
+                "execution": built[name].runtime,
+                "build_seconds": built[name].build_seconds,
+                "difference": built[name].difference,
+            }
         rows.append(row)
     rows += [
         {"candidate": name, "batch": images.shape[0], "threads": threads, "skipped": other.reason}

@@ -24,10 +24,14 @@ def quantize_int8(source: Path, path: Path) -> Path:
 
     separate = _with_own_weights(source, path.with_name(f"{path.stem}-separate.onnx"))
     quantize_dynamic(
-        str(separate), str(path), per_channel=True, reduce_range=True,
-        weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"],
+        str(separate),
+        str(path),
+        per_channel=True,
+        reduce_range=True,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=["MatMul", "Gemm"],
         use_external_data_format=True,
-    )  # fmt: skip
+    )
     return path
 
 

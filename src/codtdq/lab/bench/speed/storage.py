@@ -68,9 +68,17 @@ def storage_split(directory: str | Path) -> StorageSplit:
     sizes, index = _tensor_sizes(directory / WEIGHTS)
     plan = header["plan"]
     split = dict.fromkeys(
-        ("packed_weights", "weight_scales", "activation_ranges", "float_blocks",
-         "float_block_ranges", "float_tensors", "buffers"), 0,
-    )  # fmt: skip
+        (
+            "packed_weights",
+            "weight_scales",
+            "activation_ranges",
+            "float_blocks",
+            "float_block_ranges",
+            "float_tensors",
+            "buffers",
+        ),
+        0,
+    )
     for name, (size, floating) in sizes.items():
         split[_purpose(name, floating)] += size
     return StorageSplit(

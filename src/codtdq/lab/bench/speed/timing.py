@@ -116,9 +116,7 @@ def interleaved(
     with _no_collection():
         calls = {name: _warm_up(run, clock) for name, run in candidates.items()}
         start, rounds = clock.wall(), 0
-        while rounds < max_repeats and (
-            rounds < min_repeats or clock.wall() - start < seconds
-        ):  # fmt: skip
+        while rounds < max_repeats and (rounds < min_repeats or clock.wall() - start < seconds):
             turn = rounds % len(names)
             order = names[turn:] + names[:turn]
             for name in order if rounds % 2 == 0 else reversed(order):

@@ -1,14 +1,14 @@
-"""Groups on weighed grids: the engine against the same grids in torch, group by group."""
+"""Groups on searched grids: the engine against the same grids in torch, group by group."""
 
 import pytest
 import torch
-from engine_cases import SETS, instruction_set, needs_engine, torch_threads, weighed_losses
+from engine_cases import SETS, instruction_set, needs_engine, torch_threads, group_losses
 
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.simulation import searched_groups
 from codtdq.engine.cpu.searched import encode_pixels, encode_tokens, search_spec, values
 from codtdq.errors import UnsupportedError
 from codtdq.schemes.group_grid import ZERO_POINTS
-from codtdq.schemes.lowered import engine_values
 from codtdq.schemes.pixel_groups import PixelGroups
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
@@ -31,8 +31,8 @@ def agree(scheme, x):
     differ = found != plain
     if differ.any():
         ours, theirs = (
-            weighed_losses(scheme, found, x)[differ],
-            weighed_losses(scheme, plain, x)[differ],
+            group_losses(scheme, found, x)[differ],
+            group_losses(scheme, plain, x)[differ],
         )
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=0)
         assert differ.float().mean() < 1e-3 or x.numel() < 5000
@@ -183,7 +183,7 @@ def test_transforms_give_the_bits_of_torch(channels, name):
         form = scheme.lower()
         stored = min(32, -(-channels // 4) * 4)
         with instruction_set(name):
-            found = encode_tokens(x, search_spec(*form), stored, 4)
+            found = encode_tokens(x, search_spec(form.grid, form.transform), stored, 4)
             expected = scheme(x)
         flat = (found.codes.view(100, -1, stored) * found.step.unsqueeze(2)).flatten(1)
         assert torch.equal(flat[:, :channels], expected.flatten(0, 1))
@@ -194,13 +194,13 @@ def test_what_the_engine_does_not_take_stays_with_torch():
     for scheme in (TokenGroups(4, unit=1e-35), TokenGroups(4, unit=1e30),
                    TokenGroups(8), TokenGroups(4, 200), TokenGroups(4, trials=17),
                    TokenGroups(5, zero_point="wide")):  # fmt: skip
-        assert scheme.grid.obstacle() and engine_values(scheme.grid, x) is None
+        assert scheme.grid.unsupported_reason() and searched_groups(x, scheme.grid) is None
         assert torch.equal(scheme(x), scheme.plain(x))
         with pytest.raises(UnsupportedError, match="refused"):
             values(x, scheme.grid)
     scheme = TokenGroups(4)
-    assert engine_values(scheme.grid, x.double()) is None
-    assert engine_values(scheme.grid, x[:, :0]) is None
-    assert engine_values(scheme.grid, x.clone().requires_grad_()) is None
+    assert searched_groups(x.double(), scheme.grid) is None
+    assert searched_groups(x[:, :0], scheme.grid) is None
+    assert searched_groups(x.clone().requires_grad_(), scheme.grid) is None
     with library.disabled():
-        assert engine_values(scheme.grid, x) is None
+        assert searched_groups(x, scheme.grid) is None
