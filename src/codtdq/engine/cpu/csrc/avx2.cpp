@@ -132,18 +132,21 @@ struct Avx2 : Lanes<8> {
   }
   COD_INLINE __m128i codes16(const float *x, Floats high, Floats low, const Limits &limits,
                              Ints &differ) {
-    const __m128i a = packed8(integers(x, high, low, differ));
-    const __m128i b = packed8(integers(x + 8, high, low, differ));
-    return _mm_max_epi8(_mm_min_epi8(_mm_unpacklo_epi64(a, b), _mm256_castsi256_si128(limits.top)),
+    const Ints a = integers(x, high, low, differ), b = integers(x + 8, high, low, differ);
+    __m256i words = _mm256_packs_epi32((__m256i)a, (__m256i)b);
+    words = _mm256_permute4x64_epi64(words, 0xd8);
+    const __m128i codes =
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    return _mm_max_epi8(_mm_min_epi8(codes, _mm256_castsi256_si128(limits.top)),
                         _mm256_castsi256_si128(limits.bottom));
   }
-  template <typename Exact>
+  template <bool SAME, typename Exact>
   COD_INLINE bool encode_certain(const GroupBlock &block, int from, int to, int n,
                                  const CodeRange &range, int32_t *sums, const Exact &exact) {
-    return encode_certain_groups<Avx2>(block, from, to, n, range, sums, exact);
+    return encode_certain_groups<Avx2, SAME>(block, from, to, n, range, sums, exact);
   }
 
-  static constexpr int kRows = 3;
+  static constexpr int kGroup = 32, kRows = 3;
 
   // gcc reassociates the 16-bit additions of the intrinsic and spills everything.
   COD_INLINE void add16(__m256i &a, __m256i b) { __asm__("vpaddw %1, %0, %0" : "+x"(a) : "x"(b)); }

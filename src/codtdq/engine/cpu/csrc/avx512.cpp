@@ -140,13 +140,13 @@ struct Avx512 : Lanes<16> {
     const __m128i b = codes16(x + 16, high, low, limits, differ);
     return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
   }
-  template <typename Exact>
+  template <bool SAME, typename Exact>
   COD_INLINE bool encode_certain(const GroupBlock &block, int from, int to, int n,
                                  const CodeRange &range, int32_t *sums, const Exact &exact) {
-    return encode_certain_groups<Avx512>(block, from, to, n, range, sums, exact);
+    return encode_certain_groups<Avx512, SAME>(block, from, to, n, range, sums, exact);
   }
 
-  static constexpr int kRows = 6;
+  static constexpr int kGroup = 32, kRows = 6;
 
   template <int GROUP>
   COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool,

@@ -26,7 +26,8 @@ struct Encode {
   template <bool WHOLE>
   COD_INLINE Floats values(const float *x, int left) {
     if constexpr (WHOLE) return Isa::load(x);
-    return left >= W ? Isa::load(x) : Isa::load_some(x, left);
+    if constexpr (Isa::kMasks) return Isa::load_some(x, left);
+    return left == W ? Isa::load(x) : Isa::load_some(x, left);
   }
 
   // The nearest integers; 0 for NaN.
@@ -98,9 +99,10 @@ struct Encode {
       for (int j = 0; j < kPiece; j++) total += q[j];
     }
     for (; i < n; i += W) {
+      const int left = n - i < W ? n - i : W;
       Ints q[1];
-      finder.template find<false>(i, n - i, q);
-      Isa::store_some_codes(q[0], codes + i, n - i < W ? n - i : W);
+      finder.template find<false>(i, left, q);
+      Isa::store_some_codes(q[0], codes + i, left);
       total += q[0];
     }
     return Isa::sum(total);

@@ -15,13 +15,11 @@ struct Generic : Lanes<4> {
                       Ints (&d)[kRows][2]) {
     constexpr int kColumns = 2 * kWidth;
     for (int r = 0; r < kRows; r++) {
-      int32_t sum[kColumns];
-      __builtin_memcpy(sum, d[r], sizeof sum);
-      const int8_t *row = x[r] + at;
+      int32_t sum[kColumns] = {};
       for (int k = 0; k < group; k++)
         for (int j = 0; j < kColumns; j++)
-          sum[j] += row[k] * w[(k / 4) * 4 * kColumns + 4 * j + k % 4];
-      __builtin_memcpy(d[r], sum, sizeof sum);
+          sum[j] += x[r][at + k] * w[(k / 4) * 4 * kColumns + 4 * j + k % 4];
+      for (int j = 0; j < kColumns; j++) d[r][j / kWidth][j % kWidth] += sum[j];
     }
   }
 };

@@ -173,11 +173,14 @@ struct Lanes {
   static constexpr bool kMasks = false;
   // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
   static constexpr int kPiece = 0;
+  // Of a product: the size of groups for which there is code of its own, or 0.
+  static constexpr int kGroup = 0;
   // Of a product: whether a sum is multiplied by the step first and then by the weight's scale.
   static constexpr bool kStepFirst = false;
 
-  // Groups whose values times two bounds of 1 / step round alike (encode.h); false: no faster way.
-  template <typename Exact>
+  // Groups whose values times two bounds of 1 / step round alike (x86.h); false: no faster way.
+  // SAME: their codes have the same bounds.
+  template <bool SAME, typename Exact>
   COD_INLINE bool encode_certain(const GroupBlock &, int, int, int, const CodeRange &, int32_t *,
                                  const Exact &) {
     return false;

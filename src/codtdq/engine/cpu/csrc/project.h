@@ -192,7 +192,7 @@ struct Project {
     Isa::store(inverse * (1.0f - 0x1p-22f), range.low);
     Isa::store(Isa::all(kMagic - qmax), range.bottom);
     Isa::store(Isa::all(kMagic + qmax), range.top);
-    return Isa::encode_certain(groups, from, to, n, range, out.sums, [&](int l) {
+    return Isa::template encode_certain<true>(groups, from, to, n, range, out.sums, [&](int l) {
       return Encode<Isa>::group(groups.values[l], n, out.radius[l], out.step[l], 8,
                                 groups.codes[l]);
     });

@@ -274,8 +274,8 @@ struct Search {
     return known;
   }
 
-  static inline int32_t divide_group(const float *x, int n, float step, float bottom, float top,
-                                     int8_t *codes) {
+  static __attribute__((noinline)) int32_t divide_group(const float *x, int n, float step,
+                                                        float bottom, float top, int8_t *codes) {
     int32_t sum = 0;
     for (int i = 0; i < n; i++) {
       float q = __builtin_nearbyintf(x[i] / step);
@@ -295,7 +295,7 @@ struct Search {
     Isa::store(grid.inverse * (1.0f - kMargin), range.low);
     Isa::store(grid.bottom + kMagic, range.bottom);
     Isa::store(grid.top + kMagic, range.top);
-    return Isa::encode_certain(block, from, to, n, range, out.sums, [&](int l) {
+    return Isa::template encode_certain<false>(block, from, to, n, range, out.sums, [&](int l) {
       return divide_group(block.values[l], n, out.step[l], out.bottom[l], out.top[l],
                           block.codes[l]);
     });

@@ -142,7 +142,8 @@ struct Tile {
 
   template <int SCALES>
   COD_INLINE void of_group(const TileInput &in, const Epilogue &out) {
-    if (in.group == 32) return run<32, SCALES>(in, out);
+    if constexpr (Isa::kGroup != 0)
+      if (in.group == Isa::kGroup) return run<Isa::kGroup, SCALES>(in, out);
     run<0, SCALES>(in, out);
   }
 

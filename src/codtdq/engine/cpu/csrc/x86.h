@@ -35,16 +35,18 @@ COD_INLINE __m256i sums_of_groups(const __m256i *partial, int n) {
 // so does it. Where they do not, exact(group) finds the codes and returns their sum. Isa::Limits of
 // a group, and Isa::codes32 and codes16(x, high, low, limits, differ): codes of so many values, and
 // bits in `differ` where both do not agree.
-template <class Isa, typename Exact>
-COD_INLINE bool encode_certain_groups(const GroupBlock &block, int from, int to, int n,
-                                      const CodeRange &range, int32_t *sums, const Exact &exact) {
-  if (n % 16 != 0) return false;
+// SIZE: n, if it is known; else 0.
+template <class Isa, bool SAME, int SIZE, typename Exact>
+COD_INLINE void encode_certain_size(const GroupBlock &block, int from, int to, int size,
+                                    const CodeRange &range, int32_t *sums, const Exact &exact) {
   constexpr int W = Isa::kWidth;
+  const int n = SIZE ? SIZE : size;
   __m256i partial[W];
   for (int l = 0; l < W; l++) partial[l] = _mm256_setzero_si256();
   for (int l = from; l < to; l++) {
     const auto high = Isa::all(range.high[l - from]), low = Isa::all(range.low[l - from]);
-    const typename Isa::Limits limits(range.bottom + l - from, range.top + l - from);
+    const int own = SAME ? 0 : l - from;
+    const typename Isa::Limits limits(range.bottom + own, range.top + own);
     const float *x = block.values[l];
     int8_t *codes = block.codes[l];
     typename Isa::Ints differ{};
@@ -66,6 +68,16 @@ COD_INLINE bool encode_certain_groups(const GroupBlock &block, int from, int to,
   }
   for (int l = 0; l < W; l += 8)
     _mm256_store_si256((__m256i *)(sums + from + l), sums_of_groups(partial + l, n));
+}
+
+template <class Isa, bool SAME, typename Exact>
+COD_INLINE bool encode_certain_groups(const GroupBlock &block, int from, int to, int n,
+                                      const CodeRange &range, int32_t *sums, const Exact &exact) {
+  if (n % 16 != 0) return false;
+  if (n == 32)
+    encode_certain_size<Isa, SAME, 32>(block, from, to, n, range, sums, exact);
+  else
+    encode_certain_size<Isa, SAME, 0>(block, from, to, n, range, sums, exact);
   return true;
 }
 
