@@ -12,7 +12,10 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
 
-.PHONY: demo test test-slow test-gpu test-sanitize test-arm check format clean setup
+CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc tests/engine/cpu,\
+	$(wildcard $(folder)/*.cpp $(folder)/*.h))
+
+.PHONY: demo test test-slow test-gpu test-sanitize test-arm check format native-warnings clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -51,9 +54,9 @@ test-gpu: $(VENV)/.gpu
 # Without the first check, a library that does not load would only skip the tests. Left out: a test
 # that compiles a program of its own, and one of metrics, which takes long.
 test-sanitize: $(VENV)/.test
-	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCMAKE_CXX_COMPILER=$(CXX)
+	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCOD_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build $(SANITIZED) --parallel
-	$(SANITIZER) $(PY) -c "from codtdq import native as n; exit(n.unavailable_reason())"
+	$(SANITIZER) $(PY) -c "from codtdq.engine import cpu as n; exit(n.unavailable_reason())"
 	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/engine/cpu \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 
@@ -66,14 +69,21 @@ test-arm: $(VENV)/.test
 		exit 1; fi
 	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev native-warnings
 	$(VENV)/bin/ruff check src tests
 	$(VENV)/bin/ruff format --check src tests
 	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run --Werror $(CPP_FILES)
 
 format: $(VENV)/.dev
 	$(VENV)/bin/ruff check --fix src tests
 	$(VENV)/bin/ruff format src tests
+	$(VENV)/bin/clang-format -i $(CPP_FILES)
+
+# The engine once more, warnings as errors; never installed.
+native-warnings:
+	cmake -S . -B build/warnings -DCOD_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
+	cmake --build build/warnings --parallel
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -151,8 +151,9 @@ struct Avx512 : Lanes<16> {
   template <int GROUP>
   COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool,
                       Ints (&d)[kRows][2]) {
+    const int quads = (GROUP ? GROUP : group) / 4;
 #pragma GCC unroll 8
-    for (int q = 0; q < (GROUP ? GROUP : group) / 4; q++, w += 8 * kWidth) {
+    for (int q = 0; q < quads; q++, w += 8 * kWidth) {
       const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; r++) {

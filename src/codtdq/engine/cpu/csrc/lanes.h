@@ -109,17 +109,17 @@ struct Lanes {
   }
 
   COD_INLINE Doubles wide(Floats x) {
-    Doubles y;
-    for (int l = 0; l < W / 2; l++) y.a[l] = (double)x[l], y.b[l] = (double)x[l + W / 2];
-    return y;
+    Half low{}, high{};
+    for (int l = 0; l < W / 2; l++) low[l] = (double)x[l], high[l] = (double)x[l + W / 2];
+    return {low, high};
   }
   COD_INLINE Floats narrow(Doubles x) {
-    Floats y;
+    Floats y{};
     for (int l = 0; l < W / 2; l++) y[l] = (float)x.a[l], y[l + W / 2] = (float)x.b[l];
     return y;
   }
   COD_INLINE Ints less(Doubles x, Doubles y) {
-    Ints mask;
+    Ints mask{};
     for (int l = 0; l < W / 2; l++)
       mask[l] = x.a[l] < y.a[l] ? -1 : 0, mask[l + W / 2] = x.b[l] < y.b[l] ? -1 : 0;
     return mask;
@@ -133,19 +133,19 @@ struct Lanes {
   // The lane at a distance of a power of two.
   template <int DISTANCE>
   COD_INLINE Floats swap(Floats x) {
-    Floats y;
+    Floats y{};
     for (int l = 0; l < W; l++) y[l] = x[l ^ DISTANCE];
     return y;
   }
   // x[at[0]], x[at[1]], ...
   COD_INLINE Floats gather(const float *x, const int32_t *at) {
-    Floats v;
+    Floats v{};
     for (int l = 0; l < W; l++) v[l] = x[at[l]];
     return v;
   }
 
   COD_INLINE Floats codes_as_floats(const int8_t *codes) {
-    Floats v;
+    Floats v{};
     for (int l = 0; l < W; l++) v[l] = (float)codes[l];
     return v;
   }

@@ -201,6 +201,7 @@ struct Project {
   // Pass by pass over a block that fits the nearest cache: the results of one group depend on each
   // other, those of the groups do not, and the processor always has some to work on.
   static void block(const GroupBlock &groups, const Plan &plan, GroupResult &out) {
+    if (groups.lanes < 1) return;
     const int n = plan.spec.group;
     Scratch scratch;
     bool plain[kMaxLanes / W];
