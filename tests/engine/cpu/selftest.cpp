@@ -335,7 +335,7 @@ struct Product {
   cod_geometry geometry;
   int inputs, outputs, group, weight_group, bits, step_mode, bias, activation;
   bool extreme;        // every code at the end of its range: do the sums hold?
-  bool brief = false;  // scales of weight groups have few digits, outputs factors
+  bool exact = false;  // scales of weight groups have few digits, outputs factors
 };
 
 cod_geometry linear(int rows) { return convolution(1, rows, 1, 1, 1, 1, 0, 1); }
@@ -382,11 +382,11 @@ struct Data {
     for (int64_t i = 0; i < p.outputs * taps * p.inputs; i++)
       weights.push_back((int8_t)(p.extreme ? (i / p.inputs % 2 ? 7 : -8) : random.below(16) - 8));
     for (int64_t i = 0; i < p.outputs * (p.weight_group ? taps * per_tap : 1); i++)
-      scale.push_back(p.brief
+      scale.push_back(p.exact
                           ? (float)(random.below(16) - 8) * std::ldexp(1.0f, random.below(9) - 7)
                           : 0.01f + 0.05f * random.uniform());
     for (int64_t i = 0; i < p.outputs; i++)
-      factor.push_back(p.brief ? 0.1f + random.uniform() : 1.0f);
+      factor.push_back(p.exact ? 0.1f + random.uniform() : 1.0f);
     for (int64_t i = 0; i < p.outputs; i++) bias.push_back(random.bell());
   }
 
@@ -420,7 +420,7 @@ struct Data {
       weight.packed = place(bytes, weight.packed_bytes);
       weight.scales = reinterpret_cast<float *>(place(scales, weight.scale_count * 4));
       cod_weight_pack(data.weights.data(), data.scale.data(),
-                      p.brief ? data.factor.data() : nullptr, &weight, 2);
+                      p.exact ? data.factor.data() : nullptr, &weight, 2);
     }
     static uint8_t *place(std::vector<uint8_t> &memory, int64_t size) {
       memory.assign((size_t)size + 64, 0);
@@ -438,7 +438,7 @@ struct Data {
                        groups,       p.step_mode, p.bits > 5};
     const cod_output out{y.data(), row_stride, p.bias ? bias.data() : nullptr, p.activation};
     if (cod_conv(&in, &p.geometry, &w.weight, &out, threads) != COD_OK) y[0] = kNan;
-    if ((w.weight.brief != 0) != p.brief) y[0] = kNan;
+    if ((w.weight.exact != 0) != p.exact) y[0] = kNan;
     return y;
   }
 };
@@ -503,12 +503,12 @@ void check_products(const std::string &set) {
        none, false},
       {"conv 3x3 weight groups", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none,
        false},
-      {"linear brief scales", linear(67), 1100, 37, 32, 32, 4, 1, 1, none, false, true},
-      {"linear brief scales group 16", linear(40), 100, 70, 16, 32, 8, 1, 1, gelu, false, true},
-      {"linear brief scales extreme", linear(9), 8192, 33, 4096, 4096, 8, 1, 0, none, true, true},
-      {"conv 3x3 brief scales", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none,
+      {"linear exact scales", linear(67), 1100, 37, 32, 32, 4, 1, 1, none, false, true},
+      {"linear exact scales group 16", linear(40), 100, 70, 16, 32, 8, 1, 1, gelu, false, true},
+      {"linear exact scales extreme", linear(9), 8192, 33, 4096, 4096, 8, 1, 0, none, true, true},
+      {"conv 3x3 exact scales", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none,
        false, true},
-      {"conv 3x3 brief scales far taps", convolution(1, 5, 5, 3, 3, 1, 8, 8), 64, 40, 32, 32, 4, 1,
+      {"conv 3x3 exact scales far taps", convolution(1, 5, 5, 3, 3, 1, 8, 8), 64, 40, 32, 32, 4, 1,
        1, none, false, true},
   };
   for (const Product &p : products) {
@@ -651,7 +651,7 @@ int main(int argc, char **argv) {
     check_depthwise(set, false);
     check_depthwise(set, true);
     check_refusals(set);
-    check_weighed(set);
+    check_searched(set);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed ? 1 : 0;

@@ -91,5 +91,5 @@ inline cod_geometry convolution(int batch, int h, int w, int kh, int kw, int str
           stride, stride, pad, pad,         dilation,    dilation};
 }
 
-// Groups on weighed grids, and depthwise convolutions on their pixels.
-void check_weighed(const std::string &set);
+// Groups on searched grids, and depthwise convolutions on their pixels.
+void check_searched(const std::string &set);

@@ -13,13 +13,13 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 5
+#define COD_ABI_VERSION 6
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
 #define COD_WEIGHT_OFFSET 8    /* weights are stored as code + 8: nibbles without a sign */
 #define COD_MAX_GROUP 128      /* widest activation group */
-#define COD_MAX_TRIALS 16      /* scales that may be weighed */
+#define COD_MAX_TRIALS 16      /* scales that may be tried */
 #define COD_WIDE_LOWEST (-112) /* wide zero-points: q - z stays within int8 at four bits */
 #define COD_WIDE_HIGHEST 127
 
@@ -98,7 +98,7 @@ typedef struct {
 } cod_transform;
 
 /* Groups with a zero-point and an E4M3 scale: the smallest scale that clips nothing and the next
- * smaller ones are weighed, the least sum of squared errors wins. Values that fall to zero count
+ * smaller ones are tried, the least sum of squared errors wins. Values that fall to zero count
  * 1 + zero_weight times. unit: what scales are multiples of; 0: each image has its own, by which
  * its largest step is the largest E4M3 number. Under a given unit larger steps are cut to that. */
 typedef struct {
@@ -109,24 +109,24 @@ typedef struct {
   float zero_weight;
   float unit;
   cod_transform transform;
-} cod_weigh_spec;
+} cod_search_spec;
 
 /* Rows are images of equal length. Codes have their zero-point taken off, a step that is NaN marks
  * an image (under a given unit: a group) with a value that is not finite. Token groups: along the
  * channels of a row; step and sums
  * [rows, K]. Pixel groups: along the rows of a channel; step [images, ceil(rows of an image /
  * group), channels], no sums. radius, active and infeasible are not written. */
-COD_API int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                 const cod_quantized *out, int32_t threads);
-COD_API int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                 const cod_quantized *out, int32_t threads);
+COD_API int32_t cod_search_tokens(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                  const cod_quantized *out, int32_t threads);
+COD_API int32_t cod_search_pixels(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                  const cod_quantized *out, int32_t threads);
 
 /* Weights in panels, for the instruction set in use. `cod_weight_describe` works out the sizes,
  * the caller provides zeroed memory for both arrays, aligned to 64 bytes, `cod_weight_pack` fills
  * it. codes: int8 [outputs, taps, inputs] in -8..7; inputs are padded to whole activation groups
  * inside. scale: [outputs] or, with weight_group > 0, [outputs, taps, ceil(inputs / weight_group)];
  * weight_group is whole activation groups or covers all inputs. factor: [outputs], times the scales
- * of groups, or NULL. Scales with few digits (E4M3 numbers, their unit in the factors) are brief: a
+ * of groups, or NULL. Scales with few digits (E4M3 numbers, their unit in the factors) are exact: a
  * sum is converted and scaled in one step then. */
 typedef struct {
   int64_t outputs, taps, inputs;
@@ -135,7 +135,7 @@ typedef struct {
   int64_t packed_bytes, scale_count; /* memory that the two arrays need */
   int32_t group, weight_group;
   int32_t columns; /* of a panel */
-  int32_t brief;   /* whether its scales are; cod_weight_pack finds out */
+  int32_t exact;   /* whether its scales are; cod_weight_pack finds out */
   uint8_t *packed; /* [panels][taps][groups][group / 4][columns][4] nibbles */
   float *scales;   /* [panels][columns], or [panels][1 + taps * groups][columns],
                       factors first */

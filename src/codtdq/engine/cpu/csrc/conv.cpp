@@ -131,7 +131,7 @@ int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *fa
   cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; p++) pack(p);
   });
-  w->brief = w->weight_group > 0 && exact_scales(scale, w->outputs * w->taps * per_tap, w->group);
+  w->exact = w->weight_group > 0 && exact_scales(scale, w->outputs * w->taps * per_tap, w->group);
   return COD_OK;
 }
 
@@ -223,7 +223,7 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
         }
         const int64_t o = p * nr;
         cod::TileInput in{};
-        in.w = bytes.data, in.scales = grouped ? scale : nullptr, in.exact = w->brief != 0;
+        in.w = bytes.data, in.scales = grouped ? scale : nullptr, in.exact = w->exact != 0;
         in.taps = count, in.groups = groups, in.group = w->group;
         in.step_stride = step_stride, in.wide = x->wide != 0;
         cod::Epilogue out{};

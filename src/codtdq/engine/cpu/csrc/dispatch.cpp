@@ -61,7 +61,7 @@ double cod_constant(const char *name) {
       {"QUANT_SPEC_BYTES", sizeof(cod_quant_spec)},
       {"ROWS_BYTES", sizeof(cod_rows)},
       {"QUANTIZED_BYTES", sizeof(cod_quantized)},
-      {"WEIGH_SPEC_BYTES", sizeof(cod_weigh_spec)},
+      {"SEARCH_SPEC_BYTES", sizeof(cod_search_spec)},
       {"INPUT_BYTES", sizeof(cod_input)},
       {"OUTPUT_BYTES", sizeof(cod_output)},
       {"GEOMETRY_BYTES", sizeof(cod_geometry)},

@@ -31,7 +31,7 @@ struct alignas(64) GroupResult {
   int32_t active[kMaxLanes], infeasible[kMaxLanes], sums[kMaxLanes];
 };
 
-// How grids are searched for: cod_weigh_spec, worked out for an image.
+// How grids are searched for: cod_search_spec, worked out for an image.
 struct SearchPlan {
   float levels, unit, zero_weight;
   int group, trials, zero_point;

@@ -84,7 +84,7 @@ class Largest {
   std::atomic<uint32_t> bits_{0};
 };
 
-cod::SearchPlan plan_of(const cod_weigh_spec &spec, int64_t size) {
+cod::SearchPlan plan_of(const cod_search_spec &spec, int64_t size) {
   cod::SearchPlan w{};
   w.levels = (float)((1 << spec.bits) - 1);
   w.group = (int)size, w.trials = spec.trials, w.zero_point = spec.zero_point;
@@ -102,7 +102,7 @@ bool set_unit(float largest, cod::SearchPlan &w) {
   return std::isfinite(largest);
 }
 
-bool usable(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
+bool usable(const cod_rows *x, int64_t images, const cod_search_spec *spec,
             const cod_quantized *out) {
   return x && spec && out && images >= 1 && x->rows >= 0 && x->rows % images == 0 &&
          x->channels >= 1 && (x->data || x->rows == 0) && spec->bits >= 2 && spec->bits <= 7 &&
@@ -127,8 +127,8 @@ void fill(float *to, int64_t n, float value) {
 
 }  // namespace
 
-extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                    const cod_quantized *out, int32_t threads) {
+extern "C" int32_t cod_search_tokens(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                     const cod_quantized *out, int32_t threads) {
   if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, size = spec->group < channels ? spec->group : channels;
   const int64_t count = (channels + size - 1) / size, padded = count * size;
@@ -212,8 +212,8 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
   return COD_OK;
 }
 
-extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                    const cod_quantized *out, int32_t threads) {
+extern "C" int32_t cod_search_pixels(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                     const cod_quantized *out, int32_t threads) {
   if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, positions = x->rows / images;
   if (out->codes && out->code_stride < channels) return COD_BAD_ARGUMENT;

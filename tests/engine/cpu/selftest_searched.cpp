@@ -1,4 +1,4 @@
-// Self-test of groups on weighed grids (cod-tdq-plus): candidates from the formulas, losses in
+// Self-test of groups on searched grids (cod-tdq-plus): candidates from the formulas, losses in
 // double.
 //
 // Every set has to leave, for every group, the codes of one of its candidates, and of none whose
@@ -38,13 +38,13 @@ std::vector<float> images_of(const Case &c) {
   return x;
 }
 
-struct Weighed {
+struct Searched {
   std::vector<int8_t> codes;
   std::vector<int32_t> sums;
   std::vector<float> step, x_hat;
   int64_t stride;
 
-  explicit Weighed(const Case &c) {
+  explicit Searched(const Case &c) {
     const int64_t rows = c.images * c.positions;
     // one group may have more room than it needs: the rest must come out as zeros
     stride = c.pixels ? c.channels + 3 : c.count() * c.size() + (c.count() == 1 ? 2 : 0);
@@ -52,14 +52,14 @@ struct Weighed {
     step.assign((size_t)(c.pixels ? c.images * c.count() * c.channels : rows * c.count()), 77);
     sums.assign((size_t)(c.pixels ? 0 : rows * c.count()), 77);
   }
-  bool operator==(const Weighed &other) const {
+  bool operator==(const Searched &other) const {
     return codes == other.codes && sums == other.sums &&
            differs("step", step, other.step).empty() && differs("", x_hat, other.x_hat).empty();
   }
 };
 
-Weighed weigh(const std::string &set, const Case &c, const std::vector<float> &x,
-              const cod_transform &transform, int threads, bool only_values = false) {
+Searched search(const std::string &set, const Case &c, const std::vector<float> &x,
+                const cod_transform &transform, int threads, bool only_values = false) {
   cod_select(set.c_str());
   const int64_t rows = c.images * c.positions, pitch = c.channels + (c.layout == 'g' ? 5 : 0);
   std::vector<float> stored((size_t)(rows * pitch), kNan);  // gaps must not be read
@@ -69,14 +69,14 @@ Weighed weigh(const std::string &set, const Case &c, const std::vector<float> &x
   }
   const cod_rows in{stored.data(), rows, c.channels, c.layout == 't' ? 1 : pitch,
                     c.layout == 't' ? rows : 1};
-  const cod_weigh_spec spec{c.bits,        c.group, c.trials, c.zero_point,
-                            c.zero_weight, c.unit,  transform};
-  Weighed out(c);
+  const cod_search_spec spec{c.bits,        c.group, c.trials, c.zero_point,
+                             c.zero_weight, c.unit,  transform};
+  Searched out(c);
   cod_quantized view{
       out.codes.data(), out.stride, out.step.data(),  nullptr,
       nullptr,          nullptr,    out.x_hat.data(), c.pixels ? nullptr : out.sums.data()};
   if (only_values) view.codes = nullptr, view.step = nullptr, view.sums = nullptr;
-  const auto run = c.pixels ? cod_weigh_pixels : cod_weigh_tokens;
+  const auto run = c.pixels ? cod_search_pixels : cod_search_tokens;
   if (run(&in, c.images, &spec, &view, threads) != COD_OK)
     out.x_hat.assign(out.x_hat.size(), 12345);
   return out;
@@ -159,7 +159,7 @@ struct Place {
   std::vector<int8_t> codes;
   float step;
 };
-Place place_of(const Case &c, const std::vector<float> &x, const Weighed &out, int64_t image,
+Place place_of(const Case &c, const std::vector<float> &x, const Searched &out, int64_t image,
                int64_t line, int64_t g) {
   Place place;
   const int64_t size = c.size(), length = c.pixels ? c.positions : c.channels;
@@ -176,7 +176,7 @@ Place place_of(const Case &c, const std::vector<float> &x, const Weighed &out, i
 }
 
 // x: what is quantized, after any transform.
-std::string against_formulas(const Case &c, const std::vector<float> &x, const Weighed &out) {
+std::string against_formulas(const Case &c, const std::vector<float> &x, const Searched &out) {
   for (int64_t image = 0; image < c.images; image++) {
     bool finite = true;
     float largest = 0;
@@ -213,7 +213,7 @@ std::string against_formulas(const Case &c, const std::vector<float> &x, const W
 }
 
 // Sums and values have to follow from the codes and steps that came with them.
-std::string inconsistent(const Case &c, const Weighed &out) {
+std::string inconsistent(const Case &c, const Searched &out) {
   const int64_t count = c.count(), size = c.size();
   for (int64_t row = 0; row < c.images * c.positions; row++) {
     std::vector<int32_t> sums((size_t)count, 0);
@@ -237,7 +237,7 @@ std::string inconsistent(const Case &c, const Weighed &out) {
 // Steps that differ from those of "generic": only where two candidates tie, which is rare.
 struct Ties {
   int64_t groups = 0, differ = 0;
-  void add(const Weighed &one, const Weighed &other) {
+  void add(const Searched &one, const Searched &other) {
     for (size_t i = 0; i < one.step.size(); i++, groups++)
       differ += !same(one.step[i], other.step[i]);
   }
@@ -246,19 +246,20 @@ struct Ties {
 std::string check(const std::string &set, const Case &c, const std::vector<float> &x,
                   const cod_transform &transform, const std::vector<float> &transformed,
                   Ties &ties) {
-  const Weighed one = weigh(set, c, x, transform, 1);
-  ties.add(one, weigh("generic", c, x, transform, 1));
+  const Searched one = search(set, c, x, transform, 1);
+  ties.add(one, search("generic", c, x, transform, 1));
   std::string trouble = against_formulas(c, transformed, one);
   if (trouble.empty()) trouble = inconsistent(c, one);
-  if (trouble.empty() && !(weigh(set, c, x, transform, 3) == one))
+  if (trouble.empty() && !(search(set, c, x, transform, 3) == one))
     trouble = "threads 1 and 3 differ";
   if (trouble.empty())
-    trouble = differs("value without codes", weigh(set, c, x, transform, 1, true).x_hat, one.x_hat);
+    trouble =
+        differs("value without codes", search(set, c, x, transform, 1, true).x_hat, one.x_hat);
   if (trouble.empty()) return "";
   return text(c.images, " images of ", c.positions, " tokens of ", c.channels, ": ", trouble);
 }
 
-const char *name_of(bool pixels) { return pixels ? " weigh_pixels" : " weigh_tokens"; }
+const char *name_of(bool pixels) { return pixels ? " search_pixels" : " search_tokens"; }
 
 void check_grids(const std::string &set) {
   const struct {
@@ -366,7 +367,7 @@ void check_transforms(const std::string &set) {
         if (std::isfinite(exact[i]) &&
             !(std::fabs(y[i] - exact[i]) <= 1e-5 * (1000 + std::fabs(exact[i]))))
           trouble = text("the additions give ", y[i], ", the matrix ", exact[i]);
-      report(text(set, " weigh_tokens transform", use & 1 ? " shift" : "", use & 2 ? " scale" : "",
+      report(text(set, " search_tokens transform", use & 1 ? " shift" : "", use & 2 ? " scale" : "",
                   use & 4 ? " order" : "", use & 8 ? " hadamard" : "", " channels ", channels),
              trouble);
     }
@@ -377,7 +378,7 @@ void check_threads(const std::string &set) {
   for (bool pixels : {false, true}) {
     const Case c{pixels, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 700, 72, 'p', 0};
     const auto x = images_of(c);
-    const bool equal = weigh(set, c, x, {}, 1) == weigh(set, c, x, {}, 3);
+    const bool equal = search(set, c, x, {}, 1) == search(set, c, x, {}, 3);
     report(text(set, name_of(pixels), " threads 1 and 3"), equal ? "" : "differ");
   }
 }
@@ -385,7 +386,7 @@ void check_threads(const std::string &set) {
 // An image that is not finite has no outputs that are, and spoils no other.
 void check_spoilt_image(const std::string &set) {
   const Case c{true, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 63, 19, 'p', 0};
-  const Weighed q = weigh(set, c, images_of(c), {}, 1);
+  const Searched q = search(set, c, images_of(c), {}, 1);
   const std::vector<float> weight((size_t)(9 * c.channels), 0.5f);
   std::vector<float> y((size_t)(c.images * c.positions * c.channels), 77);
   const cod_geometry g = convolution(3, 9, 7, 3, 3, 1, 1, 1);
@@ -406,12 +407,12 @@ void check_refusals(const std::string &set) {
   auto refused = [&](const char *what, int64_t rows, int64_t images, int bits, int group,
                      int trials, int zero_point, int64_t stride) {
     const cod_rows in{x.data(), rows, 40, 40, 1};
-    const cod_weigh_spec spec{bits, group, trials, zero_point, 0, 0, {}};
+    const cod_search_spec spec{bits, group, trials, zero_point, 0, 0, {}};
     const cod_quantized out{codes.data(), stride,  nullptr, nullptr,
                             nullptr,      nullptr, nullptr, nullptr};
     for (bool pixels : {false, true})
       report(text(set, name_of(pixels), " refuses ", what),
-             (pixels ? cod_weigh_pixels : cod_weigh_tokens)(&in, images, &spec, &out, 1) ==
+             (pixels ? cod_search_pixels : cod_search_tokens)(&in, images, &spec, &out, 1) ==
                      COD_BAD_ARGUMENT
                  ? ""
                  : "accepted");
@@ -429,7 +430,7 @@ void check_refusals(const std::string &set) {
 
 }  // namespace
 
-void check_weighed(const std::string &set) {
+void check_searched(const std::string &set) {
   check_grids(set);
   check_transforms(set);
   check_threads(set);
