@@ -147,6 +147,7 @@ struct Avx2 : Lanes<8> {
   }
 
   static constexpr int kGroup = 32, kRows = 3;
+  static constexpr bool kBeginsLast = true;
 
   // gcc reassociates the 16-bit additions of the intrinsic and spills everything.
   COD_INLINE void add16(__m256i &a, __m256i b) { __asm__("vpaddw %1, %0, %0" : "+x"(a) : "x"(b)); }

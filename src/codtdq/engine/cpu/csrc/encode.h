@@ -108,7 +108,8 @@ struct Encode {
     return Isa::sum(total);
   }
 
-  static int32_t group(const float *x, int n, float radius, float step, int bits, int8_t *codes) {
+  static inline int32_t group(const float *x, int n, float radius, float step, int bits,
+                              int8_t *codes) {
     if constexpr (Isa::kPiece > 0) {
       if (__builtin_expect(step == step, 1))
         return codes_of(Uniform(x, radius, step, bits), n, codes);

@@ -175,6 +175,8 @@ struct Lanes {
   static constexpr int kPiece = 0;
   // Of a product: the size of groups for which there is code of its own, or 0.
   static constexpr int kGroup = 0;
+  // Of a product: whether what sums begin at is added in the end: registers are scarce before.
+  static constexpr bool kBeginsLast = false;
   // Of a product: whether a sum is multiplied by the step first and then by the weight's scale.
   static constexpr bool kStepFirst = false;
 

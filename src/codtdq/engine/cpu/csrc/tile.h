@@ -59,6 +59,7 @@ struct Tile {
   // GROUP 0: any group.
   template <int GROUP, int SCALES>
   static void run(const TileInput &in, const Epilogue &out) {
+    constexpr bool kLast = Isa::kBeginsLast && GROUP != 0;
     const int group = GROUP ? GROUP : in.group;
     const int8_t *const *x = in.x;
     const float *const *steps = in.steps, *scales = in.scales;
@@ -74,7 +75,7 @@ struct Tile {
         begin.prepare(sums, g, groups);
         Ints d[kRows][2];
 #pragma GCC unroll 6
-        for (int r = 0; r < kRows; r++) d[r][0] = d[r][1] = begin.at(sums, r, g);
+        for (int r = 0; r < kRows; r++) d[r][0] = d[r][1] = kLast ? Ints{} : begin.at(sums, r, g);
         Isa::template dot<GROUP>(x, g * group, w, group, in.wide, d);
         Floats s0{}, s1{};
         if constexpr (SCALES != kNoScales) {
@@ -84,6 +85,10 @@ struct Tile {
         const Floats o0 = s0 * -kMagic, o1 = s1 * -kMagic;
 #pragma GCC unroll 6
         for (int r = 0; r < kRows; r++) {
+          if constexpr (kLast) {
+            const Ints first = begin.at(sums, r, g);
+            d[r][0] += first, d[r][1] += first;
+          }
           const Floats step = Isa::all(steps[r][g * step_stride]);
           add_scaled<SCALES>(d[r][0], step, s0, o0, f[r][0]);
           add_scaled<SCALES>(d[r][1], step, s1, o1, f[r][1]);
