@@ -54,9 +54,9 @@ struct alignas(64) CodeRange {
 };
 
 // One tile. x[t * rows + r]: codes of row r under tap t; steps: its steps (one per group, or a
-// single one if step_stride is 0); sums: its code sums. w: bytes [taps][groups][group /
-// 4][columns][4], code + 8. scales: [taps * groups][columns], or NULL; exact: those of a cod_weight
-// that says so.
+// single one if step_stride is 0); sums: its code sums. scales: [taps * groups][columns], or NULL;
+// exact: those of a cod_weight that says so.
+// w: bytes [taps][groups][group / 4][columns][4], code + 8.
 struct TileInput {
   const int8_t *const *x;
   const float *const *steps;

@@ -178,6 +178,7 @@ struct Lanes {
   // Of a product: whether what sums begin at is added in the end: registers are scarce before.
   static constexpr bool kBeginsLast = false;
   // Of a product: whether a sum is multiplied by the step first and then by the weight's scale.
+  // Either is right; sets differ, and another order would change their last bits.
   static constexpr bool kStepFirst = false;
 
   // Groups whose values times two bounds of 1 / step round alike (x86.h); false: no faster way.
