@@ -12,11 +12,13 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
 
-# What ruff looks after.
+# What ruff and clang-format look after.
 PYTHON_CODE := src tests benchmarks
+CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc tests/engine/cpu,\
+	$(wildcard $(folder)/*.cpp $(folder)/*.h))
 
 .PHONY: demo test test-slow test-gpu test-sanitize test-arm check check-lint check-format \
-	check-types format clean setup
+	check-types check-cpp native-warnings format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -55,7 +57,7 @@ test-gpu: $(VENV)/.gpu
 # Without the first check, a library that does not load would only skip the tests. Left out: a test
 # that compiles a program of its own, and one of metrics, which takes long.
 test-sanitize: $(VENV)/.test
-	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCMAKE_CXX_COMPILER=$(CXX)
+	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCOD_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build $(SANITIZED) --parallel
 	$(SANITIZER) $(PY) -c "from codtdq.engine import cpu; exit(cpu.unavailable_reason())"
 	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/engine/cpu \
@@ -71,7 +73,7 @@ test-arm: $(VENV)/.test
 	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
 
 # Also the hooks of .pre-commit-config.yaml, one target each.
-check: check-lint check-format check-types
+check: check-lint check-format check-types check-cpp native-warnings
 
 check-lint: $(VENV)/.dev
 	$(PY) -m ruff check $(PYTHON_CODE)
@@ -82,9 +84,18 @@ check-format: $(VENV)/.dev
 check-types: $(VENV)/.dev
 	$(PY) -m mypy
 
+check-cpp: $(VENV)/.dev
+	$(VENV)/bin/clang-format --dry-run --Werror $(CPP_FILES)
+
+# The engine once more, warnings as errors; never installed.
+native-warnings:
+	cmake -S . -B build/warnings -DCOD_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
+	cmake --build build/warnings --parallel
+
 format: $(VENV)/.dev
 	$(PY) -m ruff check --fix $(PYTHON_CODE)
 	$(PY) -m ruff format $(PYTHON_CODE)
+	$(VENV)/bin/clang-format -i $(CPP_FILES)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

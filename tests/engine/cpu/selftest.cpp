@@ -3,6 +3,8 @@
 // "generic" is compared with naive loops in double, written here from the formulas; every other
 // instruction set with "generic": the quantizer bit by bit, products to 1e-6. Inputs come from a
 // counter, so that every machine sees the same. `--list` prints the available sets and stops.
+#include "selftest.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -14,8 +16,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "selftest.h"
 
 int passed = 0, failed = 0;
 
@@ -31,7 +31,10 @@ struct Quantized {
   int64_t rows, channels, group, count, stride;
 
   Quantized(int64_t rows, int64_t channels, int64_t group)
-      : rows(rows), channels(channels), group(group), count((channels + group - 1) / group),
+      : rows(rows),
+        channels(channels),
+        group(group),
+        count((channels + group - 1) / group),
         stride(count * group + 3) {  // longer than needed: the rest must come out as zeros
     codes.assign((size_t)(rows * stride), 77);
     sums.assign((size_t)(rows * count), 77);
@@ -40,8 +43,8 @@ struct Quantized {
     x_hat.assign((size_t)(rows * channels), 77);
   }
   cod_quantized view() {
-    return {codes.data(), stride, step.data(), radius.data(), active.data(), infeasible.data(),
-            x_hat.data(), sums.data()};
+    return {codes.data(),      stride,       step.data(), radius.data(), active.data(),
+            infeasible.data(), x_hat.data(), sums.data()};
   }
 };
 
@@ -114,12 +117,15 @@ float naive_radius(std::vector<float> v, const cod_quant_spec &spec, int &active
   std::sort(sorted.begin(), sorted.end());
   for (float m : sorted)
     if (spec.literal || m > 0) evidence.push_back(m);
-  const float base = spec.use_percentile ? sorted[rank_of(spec.percentile, sorted.size()) - 1] : sorted.back();
+  const float base =
+      spec.use_percentile ? sorted[rank_of(spec.percentile, sorted.size()) - 1] : sorted.back();
   float radius = base;
   const bool skip = spec.literal && !(spec.use_tau && spec.use_zero_ratio);
   auto bound_by = [&](double bound, int bit, int name) {
-    if (!spec.literal && bound < qmax * 1e-8) infeasible |= bit;
-    else if (bound < radius) radius = (float)bound, active = name;
+    if (!spec.literal && bound < qmax * 1e-8)
+      infeasible |= bit;
+    else if (bound < radius)
+      radius = (float)bound, active = name;
   };
   if (spec.use_tau && !skip) {
     double mean = 0, squares = 0;
@@ -183,7 +189,8 @@ std::string against_naive(const Quantized &q, const std::vector<float> &x,
       const int64_t end = std::min(q.channels, (g + 1) * q.group), at = r * q.count + g;
       int active, infeasible;
       const float want = naive_radius({row + g * q.group, row + end}, spec, active, infeasible);
-      const float got = q.radius[at], step = std::max(got / (float)((1 << (spec.bits - 1)) - 1), COD_EPS);
+      const float got = q.radius[at],
+                  step = std::max(got / (float)((1 << (spec.bits - 1)) - 1), COD_EPS);
       if (!same(got, want) && !(std::fabs(got - want) <= 2e-7f * want))
         return text("radius of row ", r, " group ", g, " is ", got, ", expected ", want);
       if (got != got) continue;
@@ -224,7 +231,8 @@ void check_groups(const std::string &set) {
             trouble = text(setting.name, ", ", channels, " channels: ", one);
           count++;
         }
-      report(text(set, " quantize_groups group ", group, " bits ", bits, " (", count, " cases)"), trouble);
+      report(text(set, " quantize_groups group ", group, " bits ", bits, " (", count, " cases)"),
+             trouble);
     }
 }
 
@@ -252,7 +260,8 @@ void check_groups_pre_and_threads(const std::string &set) {
       const float step = one.step[i / channels * one.count + i % channels / 32];
       const float radius = one.radius[i / channels * one.count + i % channels / 32];
       const float want = std::min(std::max(y[i], -radius), radius);
-      if (step == step && !(std::fabs(one.x_hat[i] - want) <= 0.5f * step + 2e-6f * (1 + std::fabs(x[i]))))
+      if (step == step &&
+          !(std::fabs(one.x_hat[i] - want) <= 0.5f * step + 2e-6f * (1 + std::fabs(x[i]))))
         trouble = text("value ", i, " is ", one.x_hat[i], ", expected about ", want);
     }
     report(text(set, " quantize_groups pre ", pre, " against naive"), trouble);
@@ -276,19 +285,24 @@ void check_fixed(const std::string &set) {
           Quantized q(rows, channels, 32);
           const cod_rows in{x.data(), rows, channels, channels, 1};
           const cod_quantized view = q.view();
-          if (cod_quantize_fixed(&in, bits, radius.data(), step.data(), each, 32, 0, &view, threads))
+          if (cod_quantize_fixed(&in, bits, radius.data(), step.data(), each, 32, 0, &view,
+                                 threads))
             q.sums[0] = -12345;
           return q;
         };
         const Quantized one = run(set, 1), three = run(set, 3);
-        std::string trouble = set == "generic"
-            ? inconsistent(one, x, bits, [&](int64_t, int64_t c) {
-                return std::make_pair(radius[each ? c : 0], step[each ? c : 0]);
-              })
-            : differs(one, run("generic", 1));
-        if (trouble.empty() && !differs(three, one).empty()) trouble = "threads: " + differs(three, one);
+        std::string trouble =
+            set == "generic"
+                ? inconsistent(one, x, bits,
+                               [&](int64_t, int64_t c) {
+                                 return std::make_pair(radius[each ? c : 0], step[each ? c : 0]);
+                               })
+                : differs(one, run("generic", 1));
+        if (trouble.empty() && !differs(three, one).empty())
+          trouble = "threads: " + differs(three, one);
         report(text(set, " quantize_fixed bits ", bits, each ? " per channel" : " per tensor",
-                    " radius ", size), trouble);
+                    " radius ", size),
+               trouble);
       }
 }
 
@@ -308,7 +322,8 @@ void check_absmax(const std::string &set) {
         const cod_rows in{&x[first * channels], rows - first, channels, channels, 1};
         if (cod_absmax(&in, each, got.data(), threads) != COD_OK) trouble = "refused";
         for (size_t i = 0; i < want.size(); i++)
-          if (!same(got[i], want[i])) trouble = text("[", i, "] is ", got[i], ", expected ", want[i]);
+          if (!same(got[i], want[i]))
+            trouble = text("[", i, "] is ", got[i], ", expected ", want[i]);
       }
   report(text(set, " absmax"), trouble);
 }
@@ -320,7 +335,7 @@ struct Product {
   cod_geometry geometry;
   int inputs, outputs, group, weight_group, bits, step_mode, bias, activation;
   bool extreme;        // every code at the end of its range: do the sums hold?
-  bool brief = false;  // scales of weight groups have few digits, outputs factors
+  bool exact = false;  // scales of weight groups have few digits, outputs factors
 };
 
 cod_geometry linear(int rows) { return convolution(1, rows, 1, 1, 1, 1, 0, 1); }
@@ -367,9 +382,11 @@ struct Data {
     for (int64_t i = 0; i < p.outputs * taps * p.inputs; i++)
       weights.push_back((int8_t)(p.extreme ? (i / p.inputs % 2 ? 7 : -8) : random.below(16) - 8));
     for (int64_t i = 0; i < p.outputs * (p.weight_group ? taps * per_tap : 1); i++)
-      scale.push_back(p.brief ? (float)(random.below(16) - 8) * std::ldexp(1.0f, random.below(9) - 7)
-                              : 0.01f + 0.05f * random.uniform());
-    for (int64_t i = 0; i < p.outputs; i++) factor.push_back(p.brief ? 0.1f + random.uniform() : 1.0f);
+      scale.push_back(p.exact
+                          ? (float)(random.below(16) - 8) * std::ldexp(1.0f, random.below(9) - 7)
+                          : 0.01f + 0.05f * random.uniform());
+    for (int64_t i = 0; i < p.outputs; i++)
+      factor.push_back(p.exact ? 0.1f + random.uniform() : 1.0f);
     for (int64_t i = 0; i < p.outputs; i++) bias.push_back(random.bell());
   }
 
@@ -382,9 +399,12 @@ struct Data {
         for (int64_t t = 0; t < taps; t++) {
           const int64_t from = source_of(p.geometry, r, t);
           for (int64_t i = 0; i < p.inputs && from >= 0; i++) {
-            const double s = p.weight_group ? scale[(o * taps + t) * per_tap + i / p.weight_group] * (double)factor[o] : scale[o];
+            const double s = p.weight_group ? scale[(o * taps + t) * per_tap + i / p.weight_group] *
+                                                  (double)factor[o]
+                                            : scale[o];
             const double sx = step[p.step_mode ? from * groups + i / p.group : 0];
-            const double term = s * sx * codes[from * stride + i] * weights[(o * taps + t) * p.inputs + i];
+            const double term =
+                s * sx * codes[from * stride + i] * weights[(o * taps + t) * p.inputs + i];
             total += term, magnitude += std::fabs(term);
           }
         }
@@ -399,8 +419,8 @@ struct Data {
       cod_weight_describe(p.outputs, data.taps, p.inputs, p.group, p.weight_group, &weight);
       weight.packed = place(bytes, weight.packed_bytes);
       weight.scales = reinterpret_cast<float *>(place(scales, weight.scale_count * 4));
-      cod_weight_pack(data.weights.data(), data.scale.data(), p.brief ? data.factor.data() : nullptr,
-                      &weight, 2);
+      cod_weight_pack(data.weights.data(), data.scale.data(),
+                      p.exact ? data.factor.data() : nullptr, &weight, 2);
     }
     static uint8_t *place(std::vector<uint8_t> &memory, int64_t size) {
       memory.assign((size_t)size + 64, 0);
@@ -414,10 +434,11 @@ struct Data {
     cod_select(set.c_str());
     std::vector<float> y((size_t)(rows * row_stride), kUntouched);
     const Packed w(*this);
-    const cod_input in{codes.data(), stride, step.data(), sums.data(), groups, p.step_mode, p.bits > 5};
+    const cod_input in{codes.data(), stride,      step.data(), sums.data(),
+                       groups,       p.step_mode, p.bits > 5};
     const cod_output out{y.data(), row_stride, p.bias ? bias.data() : nullptr, p.activation};
     if (cod_conv(&in, &p.geometry, &w.weight, &out, threads) != COD_OK) y[0] = kNan;
-    if ((w.weight.brief != 0) != p.brief) y[0] = kNan;
+    if ((w.weight.exact != 0) != p.exact) y[0] = kNan;
     return y;
   }
 };
@@ -438,13 +459,16 @@ std::string far(const std::vector<float> &got, const T &want, const std::vector<
 }
 
 std::string compare(const std::string &set, const std::vector<float> &got,
-                    const std::function<std::vector<float>()> &generic, const std::vector<double> &y,
-                    const std::vector<double> &size, int64_t outputs, int64_t row_stride) {
+                    const std::function<std::vector<float>()> &generic,
+                    const std::vector<double> &y, const std::vector<double> &size, int64_t outputs,
+                    int64_t row_stride) {
   if (set == "generic")
-    return far(got, [&](int64_t r, int64_t o) { return y[r * outputs + o]; }, size, outputs, row_stride);
+    return far(
+        got, [&](int64_t r, int64_t o) { return y[r * outputs + o]; }, size, outputs, row_stride);
   const std::vector<float> other = generic();
-  return far(got, [&](int64_t r, int64_t o) { return (double)other[r * row_stride + o]; }, size,
-             outputs, row_stride);
+  return far(
+      got, [&](int64_t r, int64_t o) { return (double)other[r * row_stride + o]; }, size, outputs,
+      row_stride);
 }
 
 void check_products(const std::string &set) {
@@ -467,25 +491,33 @@ void check_products(const std::string &set) {
       {"linear extreme 4 bits", linear(9), 128, 33, 128, 0, 4, 1, 0, none, true},
       {"linear extreme 8 bits", linear(9), 256, 33, 128, 0, 8, 1, 0, none, true},
       {"conv 3x3", convolution(2, 9, 7, 3, 3, 1, 1, 1), 40, 19, 32, 0, 4, 1, 1, relu, false},
-      {"conv 3x3 stride 2", convolution(1, 11, 13, 3, 3, 2, 1, 1), 33, 35, 16, 0, 4, 1, 1, none, false},
-      {"conv 3x3 dilation 2", convolution(1, 10, 9, 3, 3, 1, 2, 2), 64, 16, 64, 0, 8, 1, 0, gelu, false},
-      {"conv 5x3 no padding", convolution(2, 8, 8, 5, 3, 1, 0, 1), 12, 9, 12, 0, 4, 1, 1, none, false},
-      {"conv 1x1 stride 2", convolution(1, 9, 9, 1, 1, 2, 0, 1), 32, 24, 32, 0, 4, 1, 0, none, false},
-      {"conv 7x7 stride 4 one step", convolution(1, 21, 17, 7, 7, 4, 3, 1), 3, 18, 4, 0, 8, 0, 1, none, false},
-      {"conv 3x3 weight groups", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none, false},
-      {"linear brief scales", linear(67), 1100, 37, 32, 32, 4, 1, 1, none, false, true},
-      {"linear brief scales group 16", linear(40), 100, 70, 16, 32, 8, 1, 1, gelu, false, true},
-      {"linear brief scales extreme", linear(9), 8192, 33, 4096, 4096, 8, 1, 0, none, true, true},
-      {"conv 3x3 brief scales", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none, false, true},
-      {"conv 3x3 brief scales far taps", convolution(1, 5, 5, 3, 3, 1, 8, 8), 64, 40, 32, 32, 4, 1, 1, none, false, true},
+      {"conv 3x3 stride 2", convolution(1, 11, 13, 3, 3, 2, 1, 1), 33, 35, 16, 0, 4, 1, 1, none,
+       false},
+      {"conv 3x3 dilation 2", convolution(1, 10, 9, 3, 3, 1, 2, 2), 64, 16, 64, 0, 8, 1, 0, gelu,
+       false},
+      {"conv 5x3 no padding", convolution(2, 8, 8, 5, 3, 1, 0, 1), 12, 9, 12, 0, 4, 1, 1, none,
+       false},
+      {"conv 1x1 stride 2", convolution(1, 9, 9, 1, 1, 2, 0, 1), 32, 24, 32, 0, 4, 1, 0, none,
+       false},
+      {"conv 7x7 stride 4 one step", convolution(1, 21, 17, 7, 7, 4, 3, 1), 3, 18, 4, 0, 8, 0, 1,
+       none, false},
+      {"conv 3x3 weight groups", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none,
+       false},
+      {"linear exact scales", linear(67), 1100, 37, 32, 32, 4, 1, 1, none, false, true},
+      {"linear exact scales group 16", linear(40), 100, 70, 16, 32, 8, 1, 1, gelu, false, true},
+      {"linear exact scales extreme", linear(9), 8192, 33, 4096, 4096, 8, 1, 0, none, true, true},
+      {"conv 3x3 exact scales", convolution(1, 7, 7, 3, 3, 2, 1, 1), 96, 20, 32, 32, 4, 1, 1, none,
+       false, true},
+      {"conv 3x3 exact scales far taps", convolution(1, 5, 5, 3, 3, 1, 8, 8), 64, 40, 32, 32, 4, 1,
+       1, none, false, true},
   };
   for (const Product &p : products) {
     const Data data(p);
     std::vector<double> y, size;
     data.naive(y, size);
     const std::vector<float> one = data.run(set, 1), three = data.run(set, 3);
-    std::string trouble = compare(set, one, [&] { return data.run("generic", 1); }, y, size,
-                                  p.outputs, data.row_stride);
+    std::string trouble = compare(
+        set, one, [&] { return data.run("generic", 1); }, y, size, p.outputs, data.row_stride);
     if (trouble.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))
       trouble = "threads 1 and 3 differ";
     report(text(set, " ", p.name), trouble);
@@ -494,24 +526,28 @@ void check_products(const std::string &set) {
 
 // pixels: steps belong to pixels of a channel instead of channels of a pixel.
 void check_depthwise(const std::string &set, bool pixels) {
-  const cod_geometry shapes[] = {convolution(2, 9, 7, 3, 3, 1, 1, 1), convolution(1, 11, 13, 5, 3, 2, 2, 1),
-                                 convolution(1, 12, 12, 3, 3, 1, 2, 2), convolution(1, 14, 15, 7, 7, 1, 3, 1)};
+  const cod_geometry shapes[] = {
+      convolution(2, 9, 7, 3, 3, 1, 1, 1), convolution(1, 11, 13, 5, 3, 2, 2, 1),
+      convolution(1, 12, 12, 3, 3, 1, 2, 2), convolution(1, 14, 15, 7, 7, 1, 3, 1)};
   for (const cod_geometry &g : shapes)
     for (int64_t channels : {1, 19, 64, 330})
       for (int activation : {COD_ACT_NONE, COD_ACT_GELU, COD_ACT_RELU, COD_ACT_GATED_GELU}) {
         const bool gated = activation == COD_ACT_GATED_GELU;
         if (gated && channels % 2) continue;
         const int64_t rows = g.batch * g.out_h * g.out_w, taps = g.kernel_h * g.kernel_w;
-        const int64_t positions = g.batch * g.in_h * g.in_w, outputs = gated ? channels / 2 : channels;
+        const int64_t positions = g.batch * g.in_h * g.in_w,
+                      outputs = gated ? channels / 2 : channels;
         const int64_t row_stride = outputs + 1;
         Random random{(uint64_t)(rows + channels)};
         // steps for groups of 12 (no multiple of any vector), of 32, or inside the weight
         const int group = activation == COD_ACT_GELU ? 12 : 32;
         const int step_mode = pixels ? 2 : activation != COD_ACT_RELU;
-        const int64_t image = g.in_h * g.in_w, groups = ((pixels ? image : channels) + group - 1) / group;
+        const int64_t image = g.in_h * g.in_w,
+                      groups = ((pixels ? image : channels) + group - 1) / group;
         std::vector<int8_t> codes;
         std::vector<float> step, w, bias;
-        for (int64_t i = 0; i < positions * channels; i++) codes.push_back((int8_t)(random.bell() * 3));
+        for (int64_t i = 0; i < positions * channels; i++)
+          codes.push_back((int8_t)(random.bell() * 3));
         for (int64_t i = 0; i < (pixels ? g.batch * channels : positions) * groups; i++)
           step.push_back(std::fabs(random.bell()));
         for (int64_t i = 0; i < taps * channels; i++) w.push_back(random.bell());
@@ -522,7 +558,8 @@ void check_depthwise(const std::string &set, bool pixels) {
           std::vector<float> y((size_t)(rows * row_stride), kUntouched);
           const cod_input in{codes.data(), channels, step.data(), nullptr, groups, step_mode, 0};
           const cod_output out{y.data(), row_stride, biased ? bias.data() : nullptr, activation};
-          if (cod_depthwise(&in, &g, channels, group, w.data(), &out, threads) != COD_OK) y[0] = kNan;
+          if (cod_depthwise(&in, &g, channels, group, w.data(), &out, threads) != COD_OK)
+            y[0] = kNan;
           return y;
         };
         std::vector<double> y((size_t)(rows * channels)), size = y;
@@ -532,8 +569,9 @@ void check_depthwise(const std::string &set, bool pixels) {
             const int64_t from = source_of(g, i / channels, t);
             if (from < 0) continue;
             const int64_t c = i % channels;
-            const int64_t at = pixels ? (from / image * groups + from % image / group) * channels + c
-                                      : from * groups + c / group;
+            const int64_t at = pixels
+                                   ? (from / image * groups + from % image / group) * channels + c
+                                   : from * groups + c / group;
             const double factor = step_mode ? (double)step[at] : 1.0;
             const double term = codes[from * channels + c] * factor * w[t * channels + c];
             total += term, magnitude += std::fabs(term);
@@ -552,8 +590,10 @@ void check_depthwise(const std::string &set, bool pixels) {
             compare(set, one, [&] { return run("generic", 1); }, y, size, outputs, row_stride);
         if (trouble.empty() && std::memcmp(one.data(), three.data(), one.size() * sizeof(float)))
           trouble = "threads 1 and 3 differ";
-        report(text(set, pixels ? " depthwise of pixel groups " : " depthwise ", g.kernel_h, "x", g.kernel_w, " dilation ", g.dilation_h,
-                    " stride ", g.stride_h, " channels ", channels, " activation ", activation), trouble);
+        report(text(set, pixels ? " depthwise of pixel groups " : " depthwise ", g.kernel_h, "x",
+                    g.kernel_w, " dilation ", g.dilation_h, " stride ", g.stride_h, " channels ",
+                    channels, " activation ", activation),
+               trouble);
       }
 }
 
@@ -579,14 +619,18 @@ void check_refusals(const std::string &set) {
   const cod_input stepless{data.codes.data(), data.stride, nullptr, nullptr, 1, 2, 0};
   const cod_output wide{y.data(), 32, nullptr, COD_ACT_NONE};
   report(text(set, " refuses pixel groups without steps"),
-         cod_depthwise(&stepless, &one, 32, 32, taps.data(), &wide, 1) == COD_BAD_ARGUMENT ? "" : "accepted");
+         cod_depthwise(&stepless, &one, 32, 32, taps.data(), &wide, 1) == COD_BAD_ARGUMENT
+             ? ""
+             : "accepted");
   cod_weight other{}, askew = *w;
   askew.packed++;
   report(text(set, " refuses groups that are not whole quads"),
          cod_weight_describe(8, 1, 32, 6, 0, &other) == COD_BAD_ARGUMENT ? "" : "accepted");
   report(text(set, " refuses weights that lie askew"),
-         cod_weight_pack(data.weights.data(), data.scale.data(), nullptr, &askew, 1) == COD_BAD_ARGUMENT
-             ? "" : "accepted");
+         cod_weight_pack(data.weights.data(), data.scale.data(), nullptr, &askew, 1) ==
+                 COD_BAD_ARGUMENT
+             ? ""
+             : "accepted");
 }
 
 }  // namespace
@@ -607,7 +651,7 @@ int main(int argc, char **argv) {
     check_depthwise(set, false);
     check_depthwise(set, true);
     check_refusals(set);
-    check_weighed(set);
+    check_searched(set);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed ? 1 : 0;

@@ -63,7 +63,8 @@ inline std::vector<float> difficult(int64_t rows, int64_t channels, uint64_t see
       if (r == 6) row[c] = std::nearbyint(row[c] * 4.0f) / 4.0f;
       if (r == 7) row[c] *= 1e-40f;
       if (r == 8) row[c] += 1000.0f;
-      if (r == 9) row[c] = c ? 0.5f * (float)(c % 15 - 7) : 7.0f;  // q_max 7: step 1, half of them ties
+      if (r == 9)
+        row[c] = c ? 0.5f * (float)(c % 15 - 7) : 7.0f;  // q_max 7: step 1, half of them ties
       if (r == 10 && c == channels / 2) row[c] = kNan;
       if (r == 11 && c == channels - 1) row[c] = -kInfinity;
     }
@@ -76,16 +77,19 @@ inline bool same(float a, float b) { return a == b || (a != a && b != b); }
 template <typename T>
 std::string differs(const char *name, const std::vector<T> &a, const std::vector<T> &b) {
   for (size_t i = 0; i < a.size(); i++) {
-    const bool equal = std::is_same<T, float>::value ? same((float)a[i], (float)b[i]) : a[i] == b[i];
+    const bool equal =
+        std::is_same<T, float>::value ? same((float)a[i], (float)b[i]) : a[i] == b[i];
     if (!equal) return text(name, "[", i, "] is ", +a[i], ", generic has ", +b[i]);
   }
   return "";
 }
 
-inline cod_geometry convolution(int batch, int h, int w, int kh, int kw, int stride, int pad, int dilation) {
+inline cod_geometry convolution(int batch, int h, int w, int kh, int kw, int stride, int pad,
+                                int dilation) {
   auto size = [&](int n, int k) { return (n + 2 * pad - dilation * (k - 1) - 1) / stride + 1; };
-  return {batch, h, w, size(h, kh), size(w, kw), kh, kw, stride, stride, pad, pad, dilation, dilation};
+  return {batch,  h,      w,   size(h, kh), size(w, kw), kh,      kw,
+          stride, stride, pad, pad,         dilation,    dilation};
 }
 
-// Groups on weighed grids, and depthwise convolutions on their pixels.
-void check_weighed(const std::string &set);
+// Groups on searched grids, and depthwise convolutions on their pixels.
+void check_searched(const std::string &set);

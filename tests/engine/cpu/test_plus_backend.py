@@ -153,7 +153,7 @@ def close(found, expected):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_brief_scales_and_their_factors(name):
+def test_exact_scales_and_their_factors(name):
     weight = weight_of(torch.randn(37, 600)).lower()
     with instruction_set(name):
         x = torch.randn(1, 50, 600)
@@ -161,7 +161,7 @@ def test_brief_scales_and_their_factors(name):
         codes = encode_tokens(x, search_spec(form.grid, None), 32, form.grid.reach)
         packed = PackedWeights.pack(weight.codes, weight.scale, 32, 32, weight.factor)
         joined = PackedWeights.pack(weight.codes, weight.scale * weight.factor * 1.1, 32, 32)
-        assert packed.brief and not joined.brief
+        assert packed.exact and not joined.exact
         found, other = (
             product(codes, w, Window((1, 1, 50)), None, "none") for w in (packed, joined)
         )

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 ENGINE = ROOT / "src" / "codtdq" / "engine" / "cpu" / "csrc"
 FLAGS = ("-std=gnu++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden",
-         "-Wno-psabi", f"-I{ENGINE}")  # fmt: skip
-PARTS = ("quantize_groups", "quantize_fixed", "linear", "conv", "depthwise", "weigh_tokens",
-         "weigh_tokens transform", "weigh_pixels", "depthwise of pixel groups")  # fmt: skip
+         f"-I{ENGINE}")  # fmt: skip
+PARTS = ("quantize_groups", "quantize_fixed", "linear", "conv", "depthwise", "search_tokens",
+         "search_tokens transform", "search_pixels", "depthwise of pixel groups")  # fmt: skip
 SETS_OF = {"x86_64": ("AVX2", "AVX512"), "aarch64": ("NEON",)}  # by processor of the compiler
 
 
@@ -38,10 +38,15 @@ def engine_sources(processor: str) -> dict[Path, list[str]]:
     return sources
 
 
+def processor_of(compiler: str) -> str:
+    """The processor that a compiler writes code for."""
+    target = subprocess.run([compiler, "-dumpmachine"], check=True, capture_output=True, text=True)
+    return target.stdout.partition("-")[0]
+
+
 def build(compiler: str, folder: Path, link: Sequence[str] = ()) -> Path:
     """The self-test program, its sources compiled side by side."""
-    target = subprocess.run([compiler, "-dumpmachine"], check=True, capture_output=True, text=True)
-    sources = engine_sources(target.stdout.partition("-")[0])
+    sources = engine_sources(processor_of(compiler))
     for source in sorted(Path(__file__).parent.glob("selftest*.cpp")):
         sources[source] = []
     running = []
@@ -81,6 +86,18 @@ def test_every_set_of_this_processor(tmp_path: Path) -> None:
         for part in PARTS:
             assert any(line.startswith(f"ok   {name} {part}") for line in lines), (name, part)
     assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
+
+
+def test_no_set_shares_functions(tmp_path: Path) -> None:
+    """The linker would merge them: every set would run the code of one, with its instructions."""
+    compiler = need("g++", "clang++")
+    build(compiler, tmp_path)
+    for name in (*SETS_OF.get(processor_of(compiler), ()), "GENERIC"):
+        listing = subprocess.run(
+            [need("nm"), f"{tmp_path / name.lower()}.o"], check=True, capture_output=True, text=True
+        )
+        shared = [line for line in listing.stdout.splitlines() if line.split()[-2] in "WVu"]
+        assert not shared, f"{name}: {shared}"
 
 
 @pytest.mark.slow

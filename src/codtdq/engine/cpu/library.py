@@ -23,7 +23,7 @@ from codtdq.errors import UnsupportedError
 from codtdq.numerics import acceleration
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
 OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
@@ -75,8 +75,8 @@ class Quantized(Structure):
     ]
 
 
-class WeighSpec(Structure):
-    """cod_weigh_spec with its cod_transform."""
+class SearchSpec(Structure):
+    """cod_search_spec with its cod_transform."""
 
     _fields_ = [
         *[(name, c_int32) for name in ("bits", "group", "trials", "zero_point")],
@@ -138,7 +138,7 @@ class Weight(Structure):
     _fields_ = [
         *[(name, c_int64) for name in ("outputs", "taps", "inputs", "groups", "panels",
                                        "panel_bytes", "packed_bytes", "scale_count")],
-        *[(name, c_int32) for name in ("group", "weight_group", "columns", "brief")],
+        *[(name, c_int32) for name in ("group", "weight_group", "columns", "exact")],
         ("packed", c_void_p),
         ("scales", c_void_p),
     ]  # fmt: skip
@@ -148,7 +148,7 @@ STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
     "QUANTIZED_BYTES": Quantized,
-    "WEIGH_SPEC_BYTES": WeighSpec,
+    "SEARCH_SPEC_BYTES": SearchSpec,
     "INPUT_BYTES": Input,
     "OUTPUT_BYTES": Output,
     "GEOMETRY_BYTES": Geometry,
@@ -306,8 +306,8 @@ def _declare(library: Any) -> None:
         POINTER(Rows), c_int32, c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(Quantized),
         c_int32,
     ]  # fmt: skip
-    library.cod_weigh_tokens.argtypes = library.cod_weigh_pixels.argtypes = [
-        POINTER(Rows), c_int64, POINTER(WeighSpec), POINTER(Quantized), c_int32
+    library.cod_search_tokens.argtypes = library.cod_search_pixels.argtypes = [
+        POINTER(Rows), c_int64, POINTER(SearchSpec), POINTER(Quantized), c_int32
     ]  # fmt: skip
     library.cod_weight_describe.argtypes = [
         c_int64, c_int64, c_int64, c_int32, c_int32, POINTER(Weight)

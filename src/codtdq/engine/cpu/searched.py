@@ -1,4 +1,4 @@
-"""Groups whose range is weighed: codes with a zero-point and an E4M3 scale, found by the engine.
+"""Groups on searched grids: codes with a zero-point and an E4M3 scale, found by the engine.
 
 Plain functions of tokens [B, N, C] in any strides; the first dimension holds the images. What
 leaves are shifted codes q - z under one step per group, so that products need to know nothing of
@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import Input, Output, Quantized, Rows, WeighSpec, byref
+from codtdq.engine.cpu.library import Input, Output, Quantized, Rows, SearchSpec, byref
 from codtdq.engine.cpu.products import ACTIVATIONS, WIDE, Codes, Window, depthwise_outputs
 from codtdq.schemes.lowered import GroupGrid, RowTransform
 
 ZERO_POINTS = {"none": 0, "inside": 1, "wide": 2}
 
 
-def search_spec(grid: GroupGrid, transform: RowTransform | None = None) -> WeighSpec:
+def search_spec(grid: GroupGrid, transform: RowTransform | None = None) -> SearchSpec:
     """The engine's form; it points into the tensors of the transform and keeps them."""
     shift, scale, order, hadamard = transform or RowTransform()
     inverse = None if scale is None else 1 / scale
     vectors = (shift, scale, inverse, order)
     pointers = [None if v is None else v.data_ptr() for v in vectors]
-    spec = WeighSpec(
+    spec = SearchSpec(
         grid.bits, grid.group, grid.trials, ZERO_POINTS[grid.zero_point], grid.zero_weight,
         grid.unit,
         *pointers, hadamard,
@@ -40,14 +40,14 @@ def values(tokens: Tensor, grid: GroupGrid) -> Tensor:
     x_hat = torch.empty(tokens.shape)
     out = Quantized(None, 0, None, None, None, None, None, None)
     spec, engine, threads = search_spec(grid), library.engine(), torch.get_num_threads()
-    run = engine.cod_weigh_pixels if grid.pixels else engine.cod_weigh_tokens
+    run = engine.cod_search_pixels if grid.pixels else engine.cod_search_tokens
     for view, first, images in _views(tokens):
         out.x_hat = x_hat[first].data_ptr()
         library.check(run(byref(view), images, byref(spec), byref(out), threads))
     return x_hat
 
 
-def encode_tokens(tokens: Tensor, spec: WeighSpec, stored: int, bits: int) -> Codes:
+def encode_tokens(tokens: Tensor, spec: SearchSpec, stored: int, bits: int) -> Codes:
     """Codes [B N, K stored] of token groups, steps and sums [B N, K].
 
     stored: room of a group; more than `spec.group` only where all channels are one group.
@@ -63,11 +63,13 @@ def encode_tokens(tokens: Tensor, spec: WeighSpec, stored: int, bits: int) -> Co
         row = first * positions
         out.codes = codes.data_ptr() + row * count * stored
         out.step, out.sums = step.data_ptr() + 4 * row * count, sums.data_ptr() + 4 * row * count
-        library.check(engine.cod_weigh_tokens(byref(view), taken, byref(spec), byref(out), threads))
+        library.check(
+            engine.cod_search_tokens(byref(view), taken, byref(spec), byref(out), threads)
+        )
     return Codes(codes, step, sums, bits)
 
 
-def encode_pixels(tokens: Tensor, spec: WeighSpec, bits: int) -> Codes:
+def encode_pixels(tokens: Tensor, spec: SearchSpec, bits: int) -> Codes:
     """Codes [B N, C] of pixel groups and steps [B, ceil(N / group), C]; no sums."""
     images, positions, channels = tokens.shape
     count = -(-positions // min(spec.group, positions))
@@ -78,7 +80,9 @@ def encode_pixels(tokens: Tensor, spec: WeighSpec, bits: int) -> Codes:
     for view, first, taken in _views(tokens):
         out.codes = codes.data_ptr() + first * positions * channels
         out.step = step.data_ptr() + 4 * first * count * channels
-        library.check(engine.cod_weigh_pixels(byref(view), taken, byref(spec), byref(out), threads))
+        library.check(
+            engine.cod_search_pixels(byref(view), taken, byref(spec), byref(out), threads)
+        )
     return Codes(codes, step, torch.empty(0, dtype=torch.int32), bits)
 
 

@@ -23,7 +23,7 @@ class PackedWeights:
     group: int  # activation channels that share one integer sum
     weight_group: int  # 0: one scale per output
     instruction_set: str
-    brief: bool = False  # scales of few digits: a sum is converted and scaled in one step
+    exact: bool = False  # scales of few digits: a sum is converted and scaled in one step
 
     @classmethod
     def pack(
@@ -48,8 +48,8 @@ class PackedWeights:
         ))  # fmt: skip
         used = library.instruction_set()
         assert used is not None
-        shape, brief = (outputs, taps, inputs), bool(described.brief)
-        return cls(packed, scales, shape, group, weight_group or 0, used, brief)
+        shape, exact = (outputs, taps, inputs), bool(described.exact)
+        return cls(packed, scales, shape, group, weight_group or 0, used, exact)
 
     @cached_property
     def described(self) -> Weight:
@@ -63,7 +63,7 @@ class PackedWeights:
         if (self.packed.numel(), self.scales.numel()) != (weight.packed_bytes, weight.scale_count):
             raise UnsupportedError("weights were packed in another layout; call use_backend again")
         weight.packed, weight.scales = self.packed.data_ptr(), self.scales.data_ptr()
-        weight.brief = self.brief
+        weight.exact = self.exact
         return weight
 
     @property

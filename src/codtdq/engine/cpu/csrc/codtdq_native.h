@@ -13,14 +13,14 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 5
-#define COD_EPS 1e-8f              /* floor of every radius and step */
-#define COD_STD_EPS 1e-12          /* added to every standard deviation */
+#define COD_ABI_VERSION 6
+#define COD_EPS 1e-8f     /* floor of every radius and step */
+#define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
-#define COD_WEIGHT_OFFSET 8        /* weights are stored as code + 8: nibbles without a sign */
-#define COD_MAX_GROUP 128          /* widest activation group */
-#define COD_MAX_TRIALS 16          /* scales that may be weighed */
-#define COD_WIDE_LOWEST (-112)     /* wide zero-points: q - z stays within int8 at four bits */
+#define COD_WEIGHT_OFFSET 8    /* weights are stored as code + 8: nibbles without a sign */
+#define COD_MAX_GROUP 128      /* widest activation group */
+#define COD_MAX_TRIALS 16      /* scales that may be tried */
+#define COD_WIDE_LOWEST (-112) /* wide zero-points: q - z stays within int8 at four bits */
 #define COD_WIDE_HIGHEST 127
 
 #ifdef __cplusplus
@@ -35,12 +35,12 @@ enum { COD_OK = 0, COD_BAD_ARGUMENT = 1, COD_NO_MEMORY = 2, COD_NO_KERNEL = 3 };
 
 /* How token groups get their range (paper Eqs. DSTG_clip, dcrp). */
 typedef struct {
-  int32_t bits;       /* 2..8 */
-  int32_t group;      /* channels that share a range */
-  int32_t literal;    /* Algorithm S1 to the letter */
-  int32_t guarded;    /* least squared error between base and bound */
+  int32_t bits;    /* 2..8 */
+  int32_t group;   /* channels that share a range */
+  int32_t literal; /* Algorithm S1 to the letter */
+  int32_t guarded; /* least squared error between base and bound */
   int32_t use_percentile, use_tau, use_zero_ratio;
-  int32_t pre;        /* COD_PRE_*: applied to x first */
+  int32_t pre; /* COD_PRE_*: applied to x first */
   double percentile, tau, zero_ratio;
 } cod_quant_spec;
 
@@ -63,10 +63,10 @@ typedef struct {
 } cod_quantized;
 
 COD_API int32_t cod_abi_version(void);
-COD_API double cod_constant(const char *name);          /* NaN for an unknown name */
-COD_API const char *cod_isa(void);                      /* instruction set in use */
-COD_API const char *cod_available(void);                /* those that this machine can run */
-COD_API int32_t cod_select(const char *isa);            /* COD_OK or COD_NO_KERNEL */
+COD_API double cod_constant(const char *name); /* NaN for an unknown name */
+COD_API const char *cod_isa(void);             /* instruction set in use */
+COD_API const char *cod_available(void);       /* those that this machine can run */
+COD_API int32_t cod_select(const char *isa);   /* COD_OK or COD_NO_KERNEL */
 
 /* Run on the threads of a GNU OpenMP runtime that is loaded already: the address of its
  * GOMP_parallel, or NULL for threads of our own. */
@@ -88,8 +88,8 @@ COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float 
                                    const float *step, int32_t per_channel, int32_t group,
                                    int32_t pre, const cod_quantized *out, int32_t threads);
 
-/* What is done to a row before it is quantized: y = R((x[order] - shift) / scale), each part NULL or
- * 0 if it is left out; shift and scale are in the new order. R: a 32-point Hadamard rotation of
+/* What is done to a row before it is quantized: y = R((x[order] - shift) / scale), each part NULL
+ * or 0 if it is left out; shift and scale are in the new order. R: a 32-point Hadamard rotation of
  * whole blocks. */
 typedef struct {
   const float *shift, *scale, *inverse; /* inverse: 1 / scale */
@@ -98,7 +98,7 @@ typedef struct {
 } cod_transform;
 
 /* Groups with a zero-point and an E4M3 scale: the smallest scale that clips nothing and the next
- * smaller ones are weighed, the least sum of squared errors wins. Values that fall to zero count
+ * smaller ones are tried, the least sum of squared errors wins. Values that fall to zero count
  * 1 + zero_weight times. unit: what scales are multiples of; 0: each image has its own, by which
  * its largest step is the largest E4M3 number. Under a given unit larger steps are cut to that. */
 typedef struct {
@@ -109,36 +109,36 @@ typedef struct {
   float zero_weight;
   float unit;
   cod_transform transform;
-} cod_weigh_spec;
+} cod_search_spec;
 
 /* Rows are images of equal length. Codes have their zero-point taken off, a step that is NaN marks
  * an image (under a given unit: a group) with a value that is not finite. Token groups: along the
  * channels of a row; step and sums
  * [rows, K]. Pixel groups: along the rows of a channel; step [images, ceil(rows of an image /
  * group), channels], no sums. radius, active and infeasible are not written. */
-COD_API int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                 const cod_quantized *out, int32_t threads);
-COD_API int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                 const cod_quantized *out, int32_t threads);
+COD_API int32_t cod_search_tokens(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                  const cod_quantized *out, int32_t threads);
+COD_API int32_t cod_search_pixels(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                  const cod_quantized *out, int32_t threads);
 
 /* Weights in panels, for the instruction set in use. `cod_weight_describe` works out the sizes,
  * the caller provides zeroed memory for both arrays, aligned to 64 bytes, `cod_weight_pack` fills
  * it. codes: int8 [outputs, taps, inputs] in -8..7; inputs are padded to whole activation groups
  * inside. scale: [outputs] or, with weight_group > 0, [outputs, taps, ceil(inputs / weight_group)];
  * weight_group is whole activation groups or covers all inputs. factor: [outputs], times the scales
- * of groups, or NULL. Scales with few digits (E4M3 numbers, their unit in the factors) are brief: a
+ * of groups, or NULL. Scales with few digits (E4M3 numbers, their unit in the factors) are exact: a
  * sum is converted and scaled in one step then. */
 typedef struct {
   int64_t outputs, taps, inputs;
-  int64_t groups;                    /* activation groups of one tap */
+  int64_t groups; /* activation groups of one tap */
   int64_t panels, panel_bytes;
   int64_t packed_bytes, scale_count; /* memory that the two arrays need */
   int32_t group, weight_group;
-  int32_t columns;                   /* of a panel */
-  int32_t brief;                     /* whether its scales are; cod_weight_pack finds out */
-  uint8_t *packed;                   /* [panels][taps][groups][group / 4][columns][4] nibbles */
-  float *scales;                     /* [panels][columns], or [panels][1 + taps * groups][columns],
-                                        factors first */
+  int32_t columns; /* of a panel */
+  int32_t exact;   /* whether its scales are; cod_weight_pack finds out */
+  uint8_t *packed; /* [panels][taps][groups][group / 4][columns][4] nibbles */
+  float *scales;   /* [panels][columns], or [panels][1 + taps * groups][columns],
+                      factors first */
 } cod_weight;
 COD_API int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t group,
                                     int32_t weight_group, cod_weight *weight);
@@ -175,12 +175,13 @@ typedef struct {
   int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
 } cod_geometry;
 
-COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry,
-                         const cod_weight *weight, const cod_output *y, int32_t threads);
+COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_weight *weight,
+                         const cod_output *y, int32_t threads);
 
-/* Depthwise on codes [rows, code_stride]; weight: [taps, channels]. step: [rows, K] with step_mode 1,
- * one for each `group` channels; with step_mode 0 none: the weight has them in it; with step_mode 2
- * [batch, ceil(in_h * in_w / group), channels], one for each `group` pixels of a channel. */
+/* Depthwise on codes [rows, code_stride]; weight: [taps, channels]. step: [rows, K] with step_mode
+ * 1, one for each `group` channels; with step_mode 0 none: the weight has them in it; with
+ * step_mode 2 [batch, ceil(in_h * in_w / group), channels], one for each `group` pixels of a
+ * channel. */
 COD_API int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
                               int32_t group, const float *weight, const cod_output *y,
                               int32_t threads);
@@ -192,7 +193,8 @@ typedef struct {
   int64_t offset_image, offset_channel, offset_row, offset_column;
 } cod_deform;
 
-/* Bilinear samples, zero outside the map: tokens [first, first + count) -> rows [count, 9, channels]. */
+/* Bilinear samples, zero outside the map: tokens [first, first + count) -> rows [count, 9,
+ * channels]. */
 COD_API int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
                                 int64_t first, int64_t count, float *rows, int32_t threads);
 

@@ -44,12 +44,10 @@ struct Walk {
 };
 
 // Rows of scales: one, or factors and then one per tap and group.
-int64_t scales_of_panel(const cod_weight &w) {
-  return w.weight_group ? 1 + w.taps * w.groups : 1;
-}
+int64_t scales_of_panel(const cod_weight &w) { return w.weight_group ? 1 + w.taps * w.groups : 1; }
 
 // Whether 1.5 * 2^23 times these scales is exact and finite, and no sum of a group exceeds 2^22.
-bool brief(const float *scales, int64_t count, int32_t group) {
+bool exact_scales(const float *scales, int64_t count, int32_t group) {
   uint32_t digits = 0, largest = 0, bits;
   for (int64_t i = 0; i < count; i++) {
     std::memcpy(&bits, scales + i, sizeof bits);
@@ -93,14 +91,17 @@ int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *fa
   const int64_t nr = w->columns, scales = scales_of_panel(*w), quads = w->groups * w->group / 4;
   const int64_t per_tap =
       w->weight_group > 0 ? (w->inputs + w->weight_group - 1) / w->weight_group : 1;
-  // four codes of one output, as nibbles with the offset in the bytes of a word; padding has code 0,
-  // that is the offset: its activation codes are zero anyway
+  // four codes of one output, as nibbles with the offset in the bytes of a word; padding has code
+  // 0, that is the offset: its activation codes are zero anyway
   auto four = [&](int64_t o, int64_t t, int64_t i) {
     uint32_t word = 0;
     const int8_t *from = codes + (o * w->taps + t) * w->inputs + i;
-    if (o >= w->outputs || i >= w->inputs) word = 0;
-    else if (i + 4 <= w->inputs) std::memcpy(&word, from, 4);
-    else std::memcpy(&word, from, (size_t)(w->inputs - i));
+    if (o >= w->outputs || i >= w->inputs)
+      word = 0;
+    else if (i + 4 <= w->inputs)
+      std::memcpy(&word, from, 4);
+    else
+      std::memcpy(&word, from, (size_t)(w->inputs - i));
     constexpr uint32_t kOffsets = COD_WEIGHT_OFFSET * 0x01010101u;
     return ((word & 0x0f0f0f0fu) + kOffsets) & 0x0f0f0f0fu;
   };
@@ -109,7 +110,8 @@ int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *fa
     for (int64_t t = 0; t < w->taps; t++)
       for (int64_t q = 0; q < quads; q++)
         for (int64_t j = 0; j < nr / 2; j++, to += 4) {
-          const uint32_t low = four(p * nr + j, t, 4 * q), high = four(p * nr + j + nr / 2, t, 4 * q);
+          const uint32_t low = four(p * nr + j, t, 4 * q),
+                         high = four(p * nr + j + nr / 2, t, 4 * q);
           const uint32_t both = low | high << 4;
           std::memcpy(to, &both, 4);
         }
@@ -129,7 +131,7 @@ int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *fa
   cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; p++) pack(p);
   });
-  w->brief = w->weight_group > 0 && brief(scale, w->outputs * w->taps * per_tap, w->group);
+  w->exact = w->weight_group > 0 && exact_scales(scale, w->outputs * w->taps * per_tap, w->group);
   return COD_OK;
 }
 
@@ -220,15 +222,20 @@ int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_wei
           if (grouped) scale = kept;
         }
         const int64_t o = p * nr;
-        cod::Epilogue out{nullptr, y->row_stride, factor,
-                          y->bias ? y->bias + o : nullptr, 0,
-                          (int)(w->outputs - o < nr ? w->outputs - o : nr), y->activation, acc};
+        cod::TileInput in{};
+        in.w = bytes.data, in.scales = grouped ? scale : nullptr, in.exact = w->exact != 0;
+        in.taps = count, in.groups = groups, in.group = w->group;
+        in.step_stride = step_stride, in.wide = x->wide != 0;
+        cod::Epilogue out{};
+        out.stride = y->row_stride, out.acc = acc;
+        out.scale = factor, out.bias = y->bias ? y->bias + o : nullptr;
+        out.columns = (int)(w->outputs - o < nr ? w->outputs - o : nr);
         for (int64_t tile_at = 0; begin + tile_at * mr < end; tile_at++) {
           const int64_t at = tile_at * pointers, row = begin + tile_at * mr;
           out.y = y->data + row * y->row_stride + o;
           out.rows = (int)(end - row < mr ? end - row : mr);
-          k.tile(&xp[at], &sp[at], &cp[at], bytes.data, grouped ? scale : nullptr, count, groups,
-                 w->group, step_stride, x->wide, w->brief != 0, out);
+          in.x = &xp[at], in.steps = &sp[at], in.sums = &cp[at];
+          k.tile(in, out);
           if (y->activation != COD_ACT_NONE)
             for (int64_t r = 0; r < out.rows; r++)
               k.activate(out.y + r * out.stride, out.columns, y->activation);

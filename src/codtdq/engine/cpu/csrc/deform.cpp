@@ -45,15 +45,15 @@ extern "C" int32_t cod_deform_rows(const float *x, const float *offsets, const c
     for (int64_t token = first + begin; token < first + end; token++) {
       const int64_t column = token % s.width, row = token / s.width % s.height;
       const int64_t image = token / s.width / s.height;
-      const float *delta = offsets + image * s.offset_image + row * s.offset_row +
-                           column * s.offset_column;
+      const float *delta =
+          offsets + image * s.offset_image + row * s.offset_row + column * s.offset_column;
       float *to = rows + (token - first) * kPoints * s.channels;
       for (int point = 0; point < kPoints; point++, to += s.channels) {
         const float dy = delta[2 * point * s.offset_channel];
         const float dx = delta[(2 * point + 1) * s.offset_channel];
-        const Corners found = around(s, x + image * s.height * s.width * s.channels,
-                                     (float)(row + point / kSide - 1) + dy,
-                                     (float)(column + point % kSide - 1) + dx);
+        const Corners found =
+            around(s, x + image * s.height * s.width * s.channels,
+                   (float)(row + point / kSide - 1) + dy, (float)(column + point % kSide - 1) + dx);
         cod::kernels().blend(found.pixel, found.share, found.count, s.channels, to);
       }
     }

@@ -10,10 +10,10 @@
 
 namespace {
 
-constexpr int64_t kBands = 8;                        // of an image, to share among threads
-constexpr int64_t kFewestLines = 4;                  // of a band
+constexpr int64_t kBands = 8;                          // of an image, to share among threads
+constexpr int64_t kFewestLines = 4;                    // of a band
 constexpr int64_t kNear = 384 * 1024 / sizeof(float);  // values that are kept
-constexpr int64_t kVector = 16;                      // floats; no instruction set has more
+constexpr int64_t kVector = 16;                        // floats; no instruction set has more
 
 // Output lines [begin, end) of one image and the first input line that they read.
 struct Band {
@@ -24,11 +24,18 @@ class Depthwise {
  public:
   Depthwise(const cod_input &x, const cod_geometry &g, int64_t channels, int group,
             const float *weight, const cod_output &y)
-      : x_(x), g_(g), channels_(channels), group_(group), weight_(weight), y_(y),
-        gated_(y.activation == COD_ACT_GATED_GELU), outputs_(gated_ ? channels / 2 : channels) {
+      : x_(x),
+        g_(g),
+        channels_(channels),
+        group_(group),
+        weight_(weight),
+        y_(y),
+        gated_(y.activation == COD_ACT_GATED_GELU),
+        outputs_(gated_ ? channels / 2 : channels) {
     for (int ky = 0; ky < g.kernel_h; ky++)
       for (int kx = 0; kx < g.kernel_w; kx++)
-        taps_.push_back({(int64_t)ky * g.dilation_h - g.pad_h, (int64_t)kx * g.dilation_w - g.pad_w});
+        taps_.push_back(
+            {(int64_t)ky * g.dilation_h - g.pad_h, (int64_t)kx * g.dilation_w - g.pad_w});
     // pixels whose taps all lie inside the line
     const int64_t width = (int64_t)(g.kernel_w - 1) * g.dilation_w + 1;
     inner_begin_ = (g.pad_w + g.stride_w - 1) / g.stride_w;
@@ -110,7 +117,8 @@ class Depthwise {
         const int64_t position = iy * g_.in_w + ix, row = band.image * g_.in_h * g_.in_w + position;
         const int8_t *codes = x_.codes + row * x_.code_stride;
         if (x_.step_mode == 2)
-          cod::kernels().dequantize_each(codes + from, n, pixel_steps(band.image, position) + from, to);
+          cod::kernels().dequantize_each(codes + from, n, pixel_steps(band.image, position) + from,
+                                         to);
         else
           cod::kernels().dequantize(codes, from, n, group_,
                                     x_.step_mode ? x_.step + row * x_.row_groups : nullptr, to);
@@ -134,7 +142,8 @@ class Depthwise {
         weight[count++] = weight_ + (int64_t)t * channels_ + from;
       }
       cod::kernels().depthwise({x.data(), weight.data(), y_.bias ? y_.bias + from : nullptr, count,
-                                pixels, g_.stride_w * pixel_, out_step, out + ox * out_step}, n);
+                                pixels, g_.stride_w * pixel_, out_step, out + ox * out_step},
+                               n);
       ox += pixels;
     }
   }

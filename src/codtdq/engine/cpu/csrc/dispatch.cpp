@@ -11,39 +11,22 @@
 
 #include "kernels.h"
 
-extern const cod::Kernels kGeneric;
-#ifdef COD_HAVE_AVX2
-extern const cod::Kernels kAvx2;
-#endif
-#ifdef COD_HAVE_AVX512
-extern const cod::Kernels kAvx512;
-#endif
-#ifdef COD_HAVE_NEON
-extern const cod::Kernels kNeon;
-#endif
-
 namespace cod {
 
-const Kernels *const kKernels[] = {
-#ifdef COD_HAVE_AVX512
-    &kAvx512,
-#endif
-#ifdef COD_HAVE_AVX2
-    &kAvx2,
-#endif
-#ifdef COD_HAVE_NEON
-    &kNeon,
-#endif
-    &kGeneric,
+#define COD_SET(table) extern const Kernels table;
+#include "sets.h"
+
+static const Kernels *const kSets[] = {
+#define COD_SET(table) &table,
+#include "sets.h"
 };
-const int kKernelCount = sizeof(kKernels) / sizeof(kKernels[0]);
 
 static std::atomic<const Kernels *> selected{nullptr};
 
 const Kernels &kernels() {
   const Kernels *found = selected.load(std::memory_order_acquire);
   if (found) return *found;
-  for (const Kernels *one : kKernels)
+  for (const Kernels *one : kSets)
     if (one->runs_here()) {
       selected.store(one, std::memory_order_release);
       return *one;
@@ -58,7 +41,10 @@ extern "C" {
 int32_t cod_abi_version(void) { return COD_ABI_VERSION; }
 
 double cod_constant(const char *name) {
-  const struct { const char *name; double value; } table[] = {
+  const struct {
+    const char *name;
+    double value;
+  } table[] = {
       {"EPS", (double)1e-8},
       {"STD_EPS", COD_STD_EPS},
       {"TIE_MARGIN", COD_TIE_MARGIN},
@@ -75,7 +61,7 @@ double cod_constant(const char *name) {
       {"QUANT_SPEC_BYTES", sizeof(cod_quant_spec)},
       {"ROWS_BYTES", sizeof(cod_rows)},
       {"QUANTIZED_BYTES", sizeof(cod_quantized)},
-      {"WEIGH_SPEC_BYTES", sizeof(cod_weigh_spec)},
+      {"SEARCH_SPEC_BYTES", sizeof(cod_search_spec)},
       {"INPUT_BYTES", sizeof(cod_input)},
       {"OUTPUT_BYTES", sizeof(cod_output)},
       {"GEOMETRY_BYTES", sizeof(cod_geometry)},
@@ -92,17 +78,17 @@ const char *cod_isa(void) { return cod::kernels().name; }
 const char *cod_available(void) {
   static const std::string names = [] {
     std::string all;
-    for (int i = 0; i < cod::kKernelCount; i++)
-      if (cod::kKernels[i]->runs_here()) all += (all.empty() ? "" : " ") + std::string(cod::kKernels[i]->name);
+    for (const cod::Kernels *one : cod::kSets)
+      if (one->runs_here()) all += (all.empty() ? "" : " ") + std::string(one->name);
     return all;
   }();
   return names.c_str();
 }
 
 int32_t cod_select(const char *isa) {
-  for (int i = 0; i < cod::kKernelCount; i++)
-    if (!std::strcmp(cod::kKernels[i]->name, isa) && cod::kKernels[i]->runs_here()) {
-      cod::selected.store(cod::kKernels[i], std::memory_order_release);
+  for (const cod::Kernels *one : cod::kSets)
+    if (!std::strcmp(one->name, isa) && one->runs_here()) {
+      cod::selected.store(one, std::memory_order_release);
       return COD_OK;
     }
   return COD_NO_KERNEL;
@@ -111,7 +97,8 @@ int32_t cod_select(const char *isa) {
 int32_t cod_keep_memory(int64_t bytes) {
 #if defined(__GLIBC__)
   const int most = bytes < INT_MAX ? (int)bytes : INT_MAX;
-  return mallopt(M_MMAP_THRESHOLD, most) && mallopt(M_TRIM_THRESHOLD, most) ? COD_OK : COD_BAD_ARGUMENT;
+  return mallopt(M_MMAP_THRESHOLD, most) && mallopt(M_TRIM_THRESHOLD, most) ? COD_OK
+                                                                            : COD_BAD_ARGUMENT;
 #else
   (void)bytes;
   return COD_NO_KERNEL;

@@ -1,4 +1,4 @@
-// What an instruction set provides. One file per set fills this table; nothing else is its business.
+// What an instruction set provides: table.h fills this table for each of them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,8 +31,8 @@ struct alignas(64) GroupResult {
   int32_t active[kMaxLanes], infeasible[kMaxLanes], sums[kMaxLanes];
 };
 
-// How groups are weighed: cod_weigh_spec, worked out for an image.
-struct Weighing {
+// How grids are searched for: cod_search_spec, worked out for an image.
+struct SearchPlan {
   float levels, unit, zero_weight;
   int group, trials, zero_point;
   bool divide;  // codes by true division only
@@ -42,21 +42,39 @@ struct Weighing {
 // x / step lies between x * inverse * (1 - kMargin) and x * inverse * (1 + kMargin).
 constexpr float kMargin = 0x1p-21f;
 
-struct alignas(64) WeighedResult {
-  float step[kMaxLanes], inverse[kMaxLanes], bottom[kMaxLanes], top[kMaxLanes];
+struct alignas(64) SearchResult {
+  float step[kMaxLanes], bottom[kMaxLanes], top[kMaxLanes];
   int32_t sums[kMaxLanes];
 };
 
-// How a tile's groups of weights are scaled: not at all, by any floats, by brief ones.
-enum { kNoScales, kScales, kBriefScales };
+// Bounds of 1 / step of up to 16 groups, and the bounds of their codes plus 1.5 * 2^23: the low
+// byte of such a float is the code.
+struct alignas(64) CodeRange {
+  float low[16], high[16], bottom[16], top[16];
+};
 
-// Where a tile's results go: y[r * stride + j] = act(sum * scale[j] + bias[j]) for the first `rows`
+// One tile. x[t * rows + r]: codes of row r under tap t; steps: its steps (one per group, or a
+// single one if step_stride is 0); sums: its code sums. scales: [taps * groups][columns], or NULL;
+// exact: those of a cod_weight that says so.
+// w: bytes [taps][groups][group / 4][columns][4], code + 8.
+struct TileInput {
+  const int8_t *const *x;
+  const float *const *steps;
+  const int32_t *const *sums;
+  const uint8_t *w;
+  const float *scales;
+  int64_t taps, groups;
+  int group, step_stride;
+  bool wide, exact;
+};
+
+// Where a tile's results go: y[r * stride + j] = sum * scale[j] + bias[j] for the first `rows`
 // rows and `columns` columns. scale, bias: [tile columns], or NULL; acc: scratch for one tile.
 struct Epilogue {
   float *y;
   int64_t stride;
   const float *scale, *bias;
-  int rows, columns, activation;
+  int rows, columns;
   float *acc;
 };
 
@@ -81,14 +99,8 @@ struct Kernels {
                       int8_t *codes);
   void (*gelu)(const float *x, int64_t n, float *y);
 
-  int rows, columns;  // tile of `tile`: MR x NR outputs
-  // One tile over all taps. x[t * rows + r]: codes of row r under tap t; s: its steps (one per
-  // group, or a single one if step_stride is 0); c: its code sums. w: bytes [taps][groups]
-  // [group / 4][columns][4], code + 8. ws: scales [taps * groups][columns], or NULL; brief: those
-  // of a cod_weight that says so.
-  void (*tile)(const int8_t *const *x, const float *const *s, const int32_t *const *c,
-               const uint8_t *w, const float *ws, int64_t taps, int64_t groups, int group,
-               int step_stride, int wide, bool brief, const Epilogue &out);
+  int rows, columns;                                       // tile of `tile`: MR x NR outputs
+  void (*tile)(const TileInput &in, const Epilogue &out);  // over all taps
   // nibbles -> bytes: n bytes of `packed` become 2 n bytes
   void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
   void (*activate)(float *y, int64_t n, int activation);  // in place
@@ -102,20 +114,19 @@ struct Kernels {
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 
-  // Groups that are weighed. `widest`: their largest step, or `known` if that is larger, NaN if
-  // a value is not finite; `weigh`: codes and grids. Pixels: `group` rows of channels, codes only of the first `valid` ones.
-  float (*widest)(const GroupBlock &block, const Weighing &weighing, float known);
-  void (*weigh)(const GroupBlock &block, const Weighing &weighing, WeighedResult &out);
-  float (*widest_pixels)(const float *const *rows, int64_t channels, const Weighing &weighing);
-  void (*weigh_pixels)(const float *const *rows, int64_t channels, const Weighing &weighing,
-                       int valid, int8_t *const *codes, float *step);
+  // Groups whose grids are searched for. `widest`: their largest step, or `known` if that is
+  // larger, NaN if a value is not finite; `search`: codes and grids. Pixels: `group` rows of
+  // channels, codes only of the first `valid` ones.
+  float (*widest)(const GroupBlock &block, const SearchPlan &plan, float known);
+  void (*search)(const GroupBlock &block, const SearchPlan &plan, SearchResult &out);
+  float (*widest_of_pixels)(const float *const *rows, int64_t channels, const SearchPlan &plan);
+  void (*search_pixels)(const float *const *rows, int64_t channels, const SearchPlan &plan,
+                        int valid, int8_t *const *codes, float *step);
   void (*transform)(const float *x, int64_t n, const cod_transform &transform, float *y);
   void (*dequantize_each)(const int8_t *codes, int64_t n, const float *step, float *x_hat);
 };
 
-extern const Kernels *const kKernels[];  // best first, generic last
-extern const int kKernelCount;
-const Kernels &kernels();
+const Kernels &kernels();  // of the set in use
 
 // Run job(begin, end) over [0, count) on up to `threads` threads. Jobs must not depend on the cut.
 void parallel(int64_t count, int64_t grain, int threads, void (*job)(void *, int64_t, int64_t),

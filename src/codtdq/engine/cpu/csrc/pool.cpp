@@ -1,8 +1,8 @@
-// Who shares a job: the threads of torch, if Python hands over their OpenMP runtime, else a small pool
-// of our own. Two pools at once would get in each other's way: the threads of either wait actively
-// for a while after each operator, on the cores that the other one needs.
-// In the pool, workers wait for a job and spin briefly first. A second caller, while it is busy, runs
-// its job alone: results never depend on the cut.
+// Who shares a job: the threads of torch, if Python hands over their OpenMP runtime, else a small
+// pool of our own. Two pools at once would get in each other's way: the threads of either wait
+// actively for a while after each operator, on the cores that the other one needs. In the pool,
+// workers wait for a job and spin briefly first. A second caller, while it is busy, runs its job
+// alone: results never depend on the cut.
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -68,8 +68,10 @@ class Pool {
       job_ = nullptr;  // who has not begun by now is not waited for
     }
     for (int spins = 0; working_.load(std::memory_order_acquire) > 0; spins++) {
-      if (spins < 20000) relax();
-      else std::this_thread::yield();
+      if (spins < 20000)
+        relax();
+      else
+        std::this_thread::yield();
     }
     return true;
   }
@@ -116,8 +118,8 @@ class Pool {
   std::condition_variable wake_;
   std::vector<std::thread> threads_;
   Job *job_ = nullptr;
-  int places_ = 0;                // helpers that the job still takes
-  std::atomic<int> working_{0};   // helpers that are at it
+  int places_ = 0;               // helpers that the job still takes
+  std::atomic<int> working_{0};  // helpers that are at it
   std::atomic<uint64_t> ticket_{0};
 };
 

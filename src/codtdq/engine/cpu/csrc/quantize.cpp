@@ -15,8 +15,10 @@ constexpr int kRowBlock = 16;  // rows gathered at once when channels are stride
 class RowReader {
  public:
   RowReader(const cod_rows &x, int pre, int64_t padded)
-      : x_(x), pre_(pre), padded_(padded), copy_(x.channel_stride != 1 || pre != COD_PRE_NONE ||
-                                                 padded != x.channels) {
+      : x_(x),
+        pre_(pre),
+        padded_(padded),
+        copy_(x.channel_stride != 1 || pre != COD_PRE_NONE || padded != x.channels) {
     if (copy_) buffer_.assign((size_t)(kRowBlock * padded), 0.0f);
   }
 

@@ -1,4 +1,5 @@
-// Self-test of groups on weighed grids (cod-tdq-plus): candidates from the formulas, losses in double.
+// Self-test of groups on searched grids (cod-tdq-plus): candidates from the formulas, losses in
+// double.
 //
 // Every set has to leave, for every group, the codes of one of its candidates, and of none whose
 // loss is above the least. "generic" has to agree but for groups whose candidates tie.
@@ -37,13 +38,13 @@ std::vector<float> images_of(const Case &c) {
   return x;
 }
 
-struct Weighed {
+struct Searched {
   std::vector<int8_t> codes;
   std::vector<int32_t> sums;
   std::vector<float> step, x_hat;
   int64_t stride;
 
-  explicit Weighed(const Case &c) {
+  explicit Searched(const Case &c) {
     const int64_t rows = c.images * c.positions;
     // one group may have more room than it needs: the rest must come out as zeros
     stride = c.pixels ? c.channels + 3 : c.count() * c.size() + (c.count() == 1 ? 2 : 0);
@@ -51,14 +52,14 @@ struct Weighed {
     step.assign((size_t)(c.pixels ? c.images * c.count() * c.channels : rows * c.count()), 77);
     sums.assign((size_t)(c.pixels ? 0 : rows * c.count()), 77);
   }
-  bool operator==(const Weighed &other) const {
+  bool operator==(const Searched &other) const {
     return codes == other.codes && sums == other.sums &&
            differs("step", step, other.step).empty() && differs("", x_hat, other.x_hat).empty();
   }
 };
 
-Weighed weigh(const std::string &set, const Case &c, const std::vector<float> &x,
-              const cod_transform &transform, int threads, bool only_values = false) {
+Searched search(const std::string &set, const Case &c, const std::vector<float> &x,
+                const cod_transform &transform, int threads, bool only_values = false) {
   cod_select(set.c_str());
   const int64_t rows = c.images * c.positions, pitch = c.channels + (c.layout == 'g' ? 5 : 0);
   std::vector<float> stored((size_t)(rows * pitch), kNan);  // gaps must not be read
@@ -68,18 +69,22 @@ Weighed weigh(const std::string &set, const Case &c, const std::vector<float> &x
   }
   const cod_rows in{stored.data(), rows, c.channels, c.layout == 't' ? 1 : pitch,
                     c.layout == 't' ? rows : 1};
-  const cod_weigh_spec spec{c.bits, c.group, c.trials, c.zero_point, c.zero_weight, c.unit, transform};
-  Weighed out(c);
-  cod_quantized view{out.codes.data(), out.stride, out.step.data(), nullptr, nullptr, nullptr,
-                     out.x_hat.data(), c.pixels ? nullptr : out.sums.data()};
+  const cod_search_spec spec{c.bits,        c.group, c.trials, c.zero_point,
+                             c.zero_weight, c.unit,  transform};
+  Searched out(c);
+  cod_quantized view{
+      out.codes.data(), out.stride, out.step.data(),  nullptr,
+      nullptr,          nullptr,    out.x_hat.data(), c.pixels ? nullptr : out.sums.data()};
   if (only_values) view.codes = nullptr, view.step = nullptr, view.sums = nullptr;
-  const auto run = c.pixels ? cod_weigh_pixels : cod_weigh_tokens;
-  if (run(&in, c.images, &spec, &view, threads) != COD_OK) out.x_hat.assign(out.x_hat.size(), 12345);
+  const auto run = c.pixels ? cod_search_pixels : cod_search_tokens;
+  if (run(&in, c.images, &spec, &view, threads) != COD_OK)
+    out.x_hat.assign(out.x_hat.size(), 12345);
   return out;
 }
 
 float e4m3(int code) {
-  return code < 8 ? std::ldexp((float)code, -9) : std::ldexp(1.0f + (float)(code % 8) / 8, code / 8 - 7);
+  return code < 8 ? std::ldexp((float)code, -9)
+                  : std::ldexp(1.0f + (float)(code % 8) / 8, code / 8 - 7);
 }
 
 // The grids of one group, from the formulas.
@@ -135,12 +140,14 @@ struct Group {
     for (const Grid &grid : all) least = std::min(least, grid.loss);
     for (const Grid &grid : all) {
       bool equal = grid.step == step;
-      for (size_t i = 0; i < codes.size() && equal; i++) equal = code(v[i], grid) == (float)codes[i];
+      for (size_t i = 0; i < codes.size() && equal; i++)
+        equal = code(v[i], grid) == (float)codes[i];
       if (equal && (found < 0 || grid.loss < found)) found = grid.loss;
     }
     if (found < 0) return text("has codes of no candidate, step ", step, ", first ", all[0].step);
     // every error may be off by two roundings of a value, which its square doubles
-    const double off = 1.2e-7 * std::max(std::fabs(low), std::fabs(high)) * std::sqrt((double)v.size());
+    const double off =
+        1.2e-7 * std::max(std::fabs(low), std::fabs(high)) * std::sqrt((double)v.size());
     if (found <= least * (1 + 2e-5) + 2 * off * std::sqrt(least) + off * off) return "";
     return text("has loss ", found, ", the least is ", least);
   }
@@ -152,13 +159,14 @@ struct Place {
   std::vector<int8_t> codes;
   float step;
 };
-Place place_of(const Case &c, const std::vector<float> &x, const Weighed &out, int64_t image,
+Place place_of(const Case &c, const std::vector<float> &x, const Searched &out, int64_t image,
                int64_t line, int64_t g) {
   Place place;
   const int64_t size = c.size(), length = c.pixels ? c.positions : c.channels;
   for (int64_t i = g * size; i < (g + 1) * size; i++) {
     const int64_t at = std::min(i, length - 1);
-    const int64_t row = image * c.positions + (c.pixels ? at : line), channel = c.pixels ? line : at;
+    const int64_t row = image * c.positions + (c.pixels ? at : line),
+                  channel = c.pixels ? line : at;
     place.v.push_back(x[row * c.channels + channel]);
     if (i < length) place.codes.push_back(out.codes[row * out.stride + channel]);
   }
@@ -168,7 +176,7 @@ Place place_of(const Case &c, const std::vector<float> &x, const Weighed &out, i
 }
 
 // x: what is quantized, after any transform.
-std::string against_formulas(const Case &c, const std::vector<float> &x, const Weighed &out) {
+std::string against_formulas(const Case &c, const std::vector<float> &x, const Searched &out) {
   for (int64_t image = 0; image < c.images; image++) {
     bool finite = true;
     float largest = 0;
@@ -205,7 +213,7 @@ std::string against_formulas(const Case &c, const std::vector<float> &x, const W
 }
 
 // Sums and values have to follow from the codes and steps that came with them.
-std::string inconsistent(const Case &c, const Weighed &out) {
+std::string inconsistent(const Case &c, const Searched &out) {
   const int64_t count = c.count(), size = c.size();
   for (int64_t row = 0; row < c.images * c.positions; row++) {
     std::vector<int32_t> sums((size_t)count, 0);
@@ -229,34 +237,45 @@ std::string inconsistent(const Case &c, const Weighed &out) {
 // Steps that differ from those of "generic": only where two candidates tie, which is rare.
 struct Ties {
   int64_t groups = 0, differ = 0;
-  void add(const Weighed &one, const Weighed &other) {
-    for (size_t i = 0; i < one.step.size(); i++, groups++) differ += !same(one.step[i], other.step[i]);
+  void add(const Searched &one, const Searched &other) {
+    for (size_t i = 0; i < one.step.size(); i++, groups++)
+      differ += !same(one.step[i], other.step[i]);
   }
 };
 
 std::string check(const std::string &set, const Case &c, const std::vector<float> &x,
-                  const cod_transform &transform, const std::vector<float> &transformed, Ties &ties) {
-  const Weighed one = weigh(set, c, x, transform, 1);
-  ties.add(one, weigh("generic", c, x, transform, 1));
+                  const cod_transform &transform, const std::vector<float> &transformed,
+                  Ties &ties) {
+  const Searched one = search(set, c, x, transform, 1);
+  ties.add(one, search("generic", c, x, transform, 1));
   std::string trouble = against_formulas(c, transformed, one);
   if (trouble.empty()) trouble = inconsistent(c, one);
-  if (trouble.empty() && !(weigh(set, c, x, transform, 3) == one)) trouble = "threads 1 and 3 differ";
+  if (trouble.empty() && !(search(set, c, x, transform, 3) == one))
+    trouble = "threads 1 and 3 differ";
   if (trouble.empty())
-    trouble = differs("value without codes", weigh(set, c, x, transform, 1, true).x_hat, one.x_hat);
+    trouble =
+        differs("value without codes", search(set, c, x, transform, 1, true).x_hat, one.x_hat);
   if (trouble.empty()) return "";
   return text(c.images, " images of ", c.positions, " tokens of ", c.channels, ": ", trouble);
 }
 
-const char *name_of(bool pixels) { return pixels ? " weigh_pixels" : " weigh_tokens"; }
+const char *name_of(bool pixels) { return pixels ? " search_pixels" : " search_tokens"; }
 
 void check_grids(const std::string &set) {
   const struct {
     int bits, group, trials;
     float zero_weight, unit;
-  } settings[] = {{4, 32, 4, 0, 0}, {4, 32, 4, 0.5f, 0}, {4, 16, 1, 0, 0}, {3, 12, 6, 0, 0},
-                  {2, 128, 16, 0, 0}, {4, 1, 3, 0, 0}, {7, 20, 5, 0, 0},
+  } settings[] = {{4, 32, 4, 0, 0},
+                  {4, 32, 4, 0.5f, 0},
+                  {4, 16, 1, 0, 0},
+                  {3, 12, 6, 0, 0},
+                  {2, 128, 16, 0, 0},
+                  {4, 1, 3, 0, 0},
+                  {7, 20, 5, 0, 0},
                   // a unit that is given: one with room, one that cuts
-                  {4, 32, 4, 0, 0.01f}, {4, 32, 2, 0, 1e-4f}, {4, 20, 3, 0.5f, 0.01f}};
+                  {4, 32, 4, 0, 0.01f},
+                  {4, 32, 2, 0, 1e-4f},
+                  {4, 20, 3, 0.5f, 0.01f}};
   for (bool pixels : {false, true})
     for (int zero_point : {COD_ZERO_NONE, COD_ZERO_INSIDE, COD_ZERO_WIDE})
       for (const auto &s : settings) {
@@ -264,8 +283,8 @@ void check_grids(const std::string &set) {
         Ties ties;
         std::string trouble;
         auto run = [&](int64_t images, int64_t positions, int64_t channels, char layout) {
-          const Case c{pixels, s.bits, s.group, s.trials, zero_point, s.zero_weight,
-                       images, positions, channels, layout, s.unit};
+          const Case c{pixels, s.bits,    s.group,  s.trials, zero_point, s.zero_weight,
+                       images, positions, channels, layout,   s.unit};
           const auto x = images_of(c);
           const std::string one = check(set, c, x, {}, x, ties);
           if (trouble.empty()) trouble = one;
@@ -276,9 +295,10 @@ void check_grids(const std::string &set) {
         run(4, 1, 3, 'p');
         if (trouble.empty() && ties.differ * 50 > ties.groups)
           trouble = text(ties.differ, " of ", ties.groups, " groups differ from generic");
-        report(text(set, name_of(pixels), " zero-point ", zero_point, " bits ", s.bits, " group ",
-                    s.group, " trials ", s.trials, " zero weight ", s.zero_weight, " unit ", s.unit),
-               trouble);
+        report(
+            text(set, name_of(pixels), " zero-point ", zero_point, " bits ", s.bits, " group ",
+                 s.group, " trials ", s.trials, " zero weight ", s.zero_weight, " unit ", s.unit),
+            trouble);
       }
 }
 
@@ -297,10 +317,12 @@ std::vector<float> transformed(const std::vector<float> &x, int64_t n, const cod
     if ((int64_t)at % n % 32 || (int64_t)at % n + 32 > n) continue;
     for (int i = 0; i < 32; i++) {
       double sum = 0;
-      for (int j = 0; j < 32; j++) sum += __builtin_parity((unsigned)(i & j)) ? -y[at + j] : y[at + j];
+      for (int j = 0; j < 32; j++)
+        sum += __builtin_parity((unsigned)(i & j)) ? -y[at + j] : y[at + j];
       rotated[at + i] = sum / std::sqrt(32.0);
     }
-    for (int distance = 1; distance < 32; distance *= 2)  // in float, the order of the additions counts
+    for (int distance = 1; distance < 32;
+         distance *= 2)  // in float, the order of the additions counts
       for (int i = 0; i < 32; i++) {
         if (i & distance) continue;
         const float a = y[at + i], b = y[at + i + distance];
@@ -323,8 +345,18 @@ void check_transforms(const std::string &set) {
     }
     for (int use = 1; use < 16; use++) {
       const cod_transform t{use & 1 ? shift.data() : nullptr, use & 2 ? scale.data() : nullptr,
-                            use & 2 ? inverse.data() : nullptr, use & 4 ? order.data() : nullptr, use >> 3};
-      const Case c{false, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 19, channels, use % 2 ? 'p' : 't',
+                            use & 2 ? inverse.data() : nullptr, use & 4 ? order.data() : nullptr,
+                            use >> 3};
+      const Case c{false,
+                   4,
+                   32,
+                   4,
+                   COD_ZERO_INSIDE,
+                   0,
+                   3,
+                   19,
+                   channels,
+                   use % 2 ? 'p' : 't',
                    use % 3 ? 0 : 0.01f};
       const auto x = images_of(c);
       std::vector<double> exact;
@@ -332,10 +364,12 @@ void check_transforms(const std::string &set) {
       Ties ties;
       std::string trouble = check(set, c, x, t, y, ties);
       for (size_t i = 0; i < y.size() && trouble.empty(); i++)
-        if (std::isfinite(exact[i]) && !(std::fabs(y[i] - exact[i]) <= 1e-5 * (1000 + std::fabs(exact[i]))))
+        if (std::isfinite(exact[i]) &&
+            !(std::fabs(y[i] - exact[i]) <= 1e-5 * (1000 + std::fabs(exact[i]))))
           trouble = text("the additions give ", y[i], ", the matrix ", exact[i]);
-      report(text(set, " weigh_tokens transform", use & 1 ? " shift" : "", use & 2 ? " scale" : "",
-                  use & 4 ? " order" : "", use & 8 ? " hadamard" : "", " channels ", channels), trouble);
+      report(text(set, " search_tokens transform", use & 1 ? " shift" : "", use & 2 ? " scale" : "",
+                  use & 4 ? " order" : "", use & 8 ? " hadamard" : "", " channels ", channels),
+             trouble);
     }
   }
 }
@@ -344,7 +378,7 @@ void check_threads(const std::string &set) {
   for (bool pixels : {false, true}) {
     const Case c{pixels, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 700, 72, 'p', 0};
     const auto x = images_of(c);
-    const bool equal = weigh(set, c, x, {}, 1) == weigh(set, c, x, {}, 3);
+    const bool equal = search(set, c, x, {}, 1) == search(set, c, x, {}, 3);
     report(text(set, name_of(pixels), " threads 1 and 3"), equal ? "" : "differ");
   }
 }
@@ -352,13 +386,14 @@ void check_threads(const std::string &set) {
 // An image that is not finite has no outputs that are, and spoils no other.
 void check_spoilt_image(const std::string &set) {
   const Case c{true, 4, 32, 4, COD_ZERO_INSIDE, 0, 3, 63, 19, 'p', 0};
-  const Weighed q = weigh(set, c, images_of(c), {}, 1);
+  const Searched q = search(set, c, images_of(c), {}, 1);
   const std::vector<float> weight((size_t)(9 * c.channels), 0.5f);
   std::vector<float> y((size_t)(c.images * c.positions * c.channels), 77);
   const cod_geometry g = convolution(3, 9, 7, 3, 3, 1, 1, 1);
   const cod_input in{q.codes.data(), q.stride, q.step.data(), nullptr, 0, 2, 0};
   const cod_output out{y.data(), c.channels, nullptr, COD_ACT_NONE};
-  std::string trouble = cod_depthwise(&in, &g, c.channels, 32, weight.data(), &out, 1) ? "refused" : "";
+  std::string trouble =
+      cod_depthwise(&in, &g, c.channels, 32, weight.data(), &out, 1) ? "refused" : "";
   for (size_t i = 0; i < y.size() && trouble.empty(); i++)
     if (std::isfinite(y[i]) == ((int64_t)i / (c.positions * c.channels) == 1))
       trouble = text("output ", i, " is ", y[i]);
@@ -369,15 +404,18 @@ void check_refusals(const std::string &set) {
   cod_select(set.c_str());
   const std::vector<float> x(6 * 40, 1.0f);
   std::vector<int8_t> codes(6 * 64);
-  auto refused = [&](const char *what, int64_t rows, int64_t images, int bits, int group, int trials,
-                     int zero_point, int64_t stride) {
+  auto refused = [&](const char *what, int64_t rows, int64_t images, int bits, int group,
+                     int trials, int zero_point, int64_t stride) {
     const cod_rows in{x.data(), rows, 40, 40, 1};
-    const cod_weigh_spec spec{bits, group, trials, zero_point, 0, 0, {}};
-    const cod_quantized out{codes.data(), stride, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+    const cod_search_spec spec{bits, group, trials, zero_point, 0, 0, {}};
+    const cod_quantized out{codes.data(), stride,  nullptr, nullptr,
+                            nullptr,      nullptr, nullptr, nullptr};
     for (bool pixels : {false, true})
       report(text(set, name_of(pixels), " refuses ", what),
-             (pixels ? cod_weigh_pixels : cod_weigh_tokens)(&in, images, &spec, &out, 1) ==
-                     COD_BAD_ARGUMENT ? "" : "accepted");
+             (pixels ? cod_search_pixels : cod_search_tokens)(&in, images, &spec, &out, 1) ==
+                     COD_BAD_ARGUMENT
+                 ? ""
+                 : "accepted");
   };
   refused("images of different length", 5, 2, 4, 32, 4, COD_ZERO_INSIDE, 64);
   refused("no image", 6, 0, 4, 32, 4, COD_ZERO_INSIDE, 64);
@@ -392,7 +430,7 @@ void check_refusals(const std::string &set) {
 
 }  // namespace
 
-void check_weighed(const std::string &set) {
+void check_searched(const std::string &set) {
   check_grids(set);
   check_transforms(set);
   check_threads(set);

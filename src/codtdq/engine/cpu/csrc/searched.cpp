@@ -1,5 +1,6 @@
-// Groups whose range is weighed: 4-bit codes, a zero-point, an E4M3 scale in multiples of a unit.
-// Where the unit is not given, an image is passed over twice: its largest step gives the unit.
+// Groups whose range is searched for: 4-bit codes, a zero-point, an E4M3 scale in multiples of a
+// unit. Where the unit is not given, an image is passed over twice: its largest step gives the
+// unit.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -21,7 +22,9 @@ class Reader {
   // contiguous: rows follow each other without gaps.
   Reader(const cod_rows &x, const cod_transform &transform, int64_t padded, int64_t most,
          bool contiguous)
-      : x_(x), transform_(transform), padded_(padded),
+      : x_(x),
+        transform_(transform),
+        padded_(padded),
         changed_(transform.shift || transform.scale || transform.order || transform.hadamard),
         copy_(changed_ || x.channel_stride != 1 || padded != x.channels ||
               (contiguous && x.row_stride != x.channels)) {
@@ -81,34 +84,34 @@ class Largest {
   std::atomic<uint32_t> bits_{0};
 };
 
-cod::Weighing weighing_of(const cod_weigh_spec &spec, int64_t size) {
-  cod::Weighing w{};
+cod::SearchPlan plan_of(const cod_search_spec &spec, int64_t size) {
+  cod::SearchPlan w{};
   w.levels = (float)((1 << spec.bits) - 1);
   w.group = (int)size, w.trials = spec.trials, w.zero_point = spec.zero_point;
   w.zero_weight = spec.zero_weight;
   return w;
 }
 
-void take_unit(float unit, cod::Weighing &w) {
-  w.unit = unit, w.given = true;
-}
+void take_unit(float unit, cod::SearchPlan &w) { w.unit = unit, w.given = true; }
 
 // The unit of an image's scales; false where a value is not finite: then nothing has a code.
-bool set_unit(float largest, cod::Weighing &w) {
+bool set_unit(float largest, cod::SearchPlan &w) {
   const float unit = largest / kLargestE4M3;
   w.unit = unit > kTiny ? unit : kTiny;
   w.divide = largest > 0x1p100f;  // 1 / step might be denormal
   return std::isfinite(largest);
 }
 
-bool usable(const cod_rows *x, int64_t images, const cod_weigh_spec *spec, const cod_quantized *out) {
+bool usable(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+            const cod_quantized *out) {
   return x && spec && out && images >= 1 && x->rows >= 0 && x->rows % images == 0 &&
          x->channels >= 1 && (x->data || x->rows == 0) && spec->bits >= 2 && spec->bits <= 7 &&
          spec->group >= 1 && spec->group <= COD_MAX_GROUP && spec->trials >= 1 &&
-         spec->trials <= COD_MAX_TRIALS && 
+         spec->trials <= COD_MAX_TRIALS &&
          (spec->unit == 0 || (spec->unit >= kTiny && spec->unit <= kLargestUnit)) &&
          spec->zero_point >= COD_ZERO_NONE &&
-         (spec->zero_point < COD_ZERO_WIDE || (spec->zero_point == COD_ZERO_WIDE && spec->bits <= 4));
+         (spec->zero_point < COD_ZERO_WIDE ||
+          (spec->zero_point == COD_ZERO_WIDE && spec->bits <= 4));
 }
 
 cod_rows image_of(const cod_rows &x, int64_t image, int64_t positions) {
@@ -124,8 +127,8 @@ void fill(float *to, int64_t n, float value) {
 
 }  // namespace
 
-extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                    const cod_quantized *out, int32_t threads) {
+extern "C" int32_t cod_search_tokens(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                     const cod_quantized *out, int32_t threads) {
   if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, size = spec->group < channels ? spec->group : channels;
   const int64_t count = (channels + size - 1) / size, padded = count * size;
@@ -139,7 +142,7 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
   for (int64_t image = 0; image < images; image++) {
     const cod_rows rows_of = image_of(*x, image, positions);
     const int64_t row0 = image * positions;
-    cod::Weighing w = weighing_of(*spec, size);
+    cod::SearchPlan w = plan_of(*spec, size);
     Largest largest;
     // visit(block, first group) for the groups of rows [first, last), as many at once as a kernel
     // takes. The first pass goes backwards: where whoever wrote the rows, and the second pass, are,
@@ -174,7 +177,8 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
       });
     if (!w.given && !set_unit(largest.value(), w)) {
       if (out->codes)
-        std::memset(out->codes + row0 * out->code_stride, 0, (size_t)(positions * out->code_stride));
+        std::memset(out->codes + row0 * out->code_stride, 0,
+                    (size_t)(positions * out->code_stride));
       fill(out->step ? out->step + row0 * count : nullptr, positions * count, NAN);
       fill(out->x_hat ? out->x_hat + row0 * channels : nullptr, positions * channels, NAN);
       if (out->sums) std::memset(out->sums + row0 * count, 0, (size_t)(positions * count) * 4);
@@ -182,12 +186,12 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
     }
     cod::parallel_for(positions, grain, threads, [&](int64_t first, int64_t last) {
       std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(k.lanes * size));
-      cod::WeighedResult result;
+      cod::SearchResult result;
       walk(first, last, false, [&](cod::GroupBlock &block, int64_t at) {
         const int64_t first_group = row0 * count + at;
         int8_t *codes = out->codes ? out->codes + first_group * stored : scratch.data();
         for (int l = 0; l < block.lanes; l++) block.codes[l] = codes + l * stored;
-        k.weigh(block, w, result);
+        k.search(block, w, result);
         for (int l = 0; l < block.lanes && (tail < size || stored > size || out->x_hat); l++) {
           const int64_t group = first_group + l, g = group % count;
           const int64_t valid = g + 1 < count ? size : tail;
@@ -208,8 +212,8 @@ extern "C" int32_t cod_weigh_tokens(const cod_rows *x, int64_t images, const cod
   return COD_OK;
 }
 
-extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod_weigh_spec *spec,
-                                    const cod_quantized *out, int32_t threads) {
+extern "C" int32_t cod_search_pixels(const cod_rows *x, int64_t images, const cod_search_spec *spec,
+                                     const cod_quantized *out, int32_t threads) {
   if (!usable(x, images, spec, out)) return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, positions = x->rows / images;
   if (out->codes && out->code_stride < channels) return COD_BAD_ARGUMENT;
@@ -222,7 +226,7 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
   for (int64_t image = 0; image < images; image++) {
     const cod_rows rows_of = image_of(*x, image, positions);
     const int64_t row0 = image * positions, group0 = image * count;
-    cod::Weighing w = weighing_of(*spec, size);
+    cod::SearchPlan w = plan_of(*spec, size);
     Largest largest;
     // visit(rows, group, valid) for groups [first, last); a short group repeats its last pixel
     auto walk = [&](int64_t first, int64_t last, bool backwards, const auto &visit) {
@@ -241,12 +245,13 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
     else
       cod::parallel_for(count, grain, threads, [&](int64_t first, int64_t last) {
         walk(first, last, true, [&](const float *const *rows, int64_t, int) {
-          largest.add(k.widest_pixels(rows, channels, w));
+          largest.add(k.widest_of_pixels(rows, channels, w));
         });
       });
     if (!w.given && !set_unit(largest.value(), w)) {
       if (out->codes)
-        std::memset(out->codes + row0 * out->code_stride, 0, (size_t)(positions * out->code_stride));
+        std::memset(out->codes + row0 * out->code_stride, 0,
+                    (size_t)(positions * out->code_stride));
       fill(out->step ? out->step + group0 * channels : nullptr, count * channels, NAN);
       fill(out->x_hat ? out->x_hat + row0 * channels : nullptr, positions * channels, NAN);
       continue;
@@ -260,7 +265,7 @@ extern "C" int32_t cod_weigh_pixels(const cod_rows *x, int64_t images, const cod
           codes[i] = out->codes ? out->codes + (row0 + g * size + i) * out->code_stride
                                 : scratch.data() + i * channels;
         float *step = out->step ? out->step + (group0 + g) * channels : steps.data();
-        k.weigh_pixels(rows, channels, w, valid, codes, step);
+        k.search_pixels(rows, channels, w, valid, codes, step);
         for (int i = 0; i < valid; i++) {
           if (out->codes)
             std::memset(codes[i] + channels, 0, (size_t)(out->code_stride - channels));

@@ -1,0 +1,232 @@
+// Vectors of W lanes, without intrinsics. An instruction set is a struct that derives from Lanes<W>
+// and hides what it has instructions for; the kernels are templates over that struct.
+//
+// Everything in the headers of kernels is in an unnamed namespace, and uses no function of the
+// standard library: each instruction set is compiled with flags of its own, and the linker must not
+// take one set's copy of a function for all of them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels.h"
+
+#define COD_INLINE static inline __attribute__((always_inline))
+
+namespace cod {
+namespace {
+
+constexpr int kInf = 0x7f800000;        // bits of infinity; those of a NaN are larger
+constexpr int kMagnitude = 0x7fffffff;  // bits of a float without its sign
+constexpr float kMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer, ties to even
+constexpr int kMagicBits = 0x4b400000;
+
+template <typename T, int BYTES>
+struct Vector {
+  typedef T Type __attribute__((vector_size(BYTES)));
+};
+
+template <int W>
+struct Lanes {
+  static constexpr int kWidth = W;
+  using Floats = typename Vector<float, 4 * W>::Type;
+  using Ints = typename Vector<int32_t, 4 * W>::Type;
+  using Words = typename Vector<uint32_t, 4 * W>::Type;
+  using Bytes = typename Vector<uint8_t, 4 * W>::Type;
+  using Half = typename Vector<double, 4 * W>::Type;
+
+  // One double for each lane, in two registers.
+  struct Doubles {
+    Half a, b;
+    friend Doubles operator+(Doubles x, Doubles y) { return {x.a + y.a, x.b + y.b}; }
+    friend Doubles operator-(Doubles x, Doubles y) { return {x.a - y.a, x.b - y.b}; }
+    friend Doubles operator*(Doubles x, Doubles y) { return {x.a * y.a, x.b * y.b}; }
+    friend Doubles operator/(Doubles x, Doubles y) { return {x.a / y.a, x.b / y.b}; }
+  };
+
+  COD_INLINE Floats as_floats(Ints x) {
+    Floats y;
+    __builtin_memcpy(&y, &x, sizeof y);
+    return y;
+  }
+  COD_INLINE Ints as_ints(Floats x) {
+    Ints y;
+    __builtin_memcpy(&y, &x, sizeof y);
+    return y;
+  }
+  COD_INLINE Ints magnitude(Floats x) { return as_ints(x) & kMagnitude; }
+  COD_INLINE Floats converted(Ints x) { return __builtin_convertvector(x, Floats); }
+  COD_INLINE Floats choose(Ints mask, Floats a, Floats b) { return mask ? a : b; }
+  COD_INLINE Ints choose(Ints mask, Ints a, Ints b) { return mask ? a : b; }
+  COD_INLINE Floats at_least(Floats x, float floor) { return choose(x < floor, all(floor), x); }
+
+  // Taking a zero off leaves every number as it is, -0 too, and costs nothing.
+  COD_INLINE Floats all(float x) { return x - Floats{}; }
+  COD_INLINE Ints all_ints(int32_t x) { return x - Ints{}; }
+  COD_INLINE Doubles all_doubles(double x) { return {x - Half{}, x - Half{}}; }
+
+  COD_INLINE Floats load(const float *x) {
+    Floats v;
+    __builtin_memcpy(&v, x, sizeof v);
+    return v;
+  }
+  template <typename V, typename T>
+  COD_INLINE void store(V v, T *x) {
+    static_assert(sizeof(T) * W == sizeof(V), "one element per lane");
+    __builtin_memcpy(x, &v, sizeof v);
+  }
+  // The first n values, then zeros.
+  COD_INLINE Floats load_some(const float *x, int64_t n) {
+    Floats v{};
+    __builtin_memcpy(&v, x, (size_t)n * sizeof(float));
+    return v;
+  }
+  COD_INLINE void store_some(Floats v, float *x, int64_t n) {
+    __builtin_memcpy(x, &v, (size_t)n * sizeof(float));
+  }
+
+  // From here on: what sets have instructions for, lane by lane.
+
+  COD_INLINE bool any(Ints x) {
+    int32_t bits = 0;
+    for (int l = 0; l < W; l++) bits |= x[l];
+    return bits != 0;
+  }
+  // Not fused: x * y is rounded.
+  COD_INLINE Floats fma(Floats x, Floats y, Floats z) { return x * y + z; }
+  COD_INLINE Floats fnma(Floats x, Floats y, Floats z) { return z - x * y; }
+  COD_INLINE Half half_fma(Half x, Half y, Half z) { return x * y + z; }
+  COD_INLINE Half half_sqrt(Half x) {
+    for (int l = 0; l < W / 2; l++) x[l] = __builtin_sqrt(x[l]);
+    return x;
+  }
+  // The second operand where one is NaN; ARM: NaN.
+  COD_INLINE Floats min(Floats x, Floats y) { return choose(x < y, x, y); }
+  COD_INLINE Floats max(Floats x, Floats y) { return choose(x > y, x, y); }
+  COD_INLINE Ints unsigned_max(Ints x, Ints y) { return choose((Ints)((Words)x > (Words)y), x, y); }
+  COD_INLINE Floats round(Floats x) {
+    for (int l = 0; l < W; l++) x[l] = __builtin_nearbyintf(x[l]);
+    return x;
+  }
+
+  COD_INLINE Doubles wide(Floats x) {
+    Half low{}, high{};
+    for (int l = 0; l < W / 2; l++) low[l] = (double)x[l], high[l] = (double)x[l + W / 2];
+    return {low, high};
+  }
+  COD_INLINE Floats narrow(Doubles x) {
+    Floats y{};
+    for (int l = 0; l < W / 2; l++) y[l] = (float)x.a[l], y[l + W / 2] = (float)x.b[l];
+    return y;
+  }
+  COD_INLINE Ints less(Doubles x, Doubles y) {
+    Ints mask{};
+    for (int l = 0; l < W / 2; l++)
+      mask[l] = x.a[l] < y.a[l] ? -1 : 0, mask[l + W / 2] = x.b[l] < y.b[l] ? -1 : 0;
+    return mask;
+  }
+
+  // Four columns of W rows.
+  COD_INLINE void transpose4(const float *const *rows, int offset, Floats *v) {
+    for (int l = 0; l < W; l++)
+      for (int k = 0; k < 4; k++) v[k][l] = rows[l][offset + k];
+  }
+  // The lane at a distance of a power of two.
+  template <int DISTANCE>
+  COD_INLINE Floats swap(Floats x) {
+    Floats y{};
+    for (int l = 0; l < W; l++) y[l] = x[l ^ DISTANCE];
+    return y;
+  }
+  // x[at[0]], x[at[1]], ...
+  COD_INLINE Floats gather(const float *x, const int32_t *at) {
+    Floats v{};
+    for (int l = 0; l < W; l++) v[l] = x[at[l]];
+    return v;
+  }
+
+  COD_INLINE Floats codes_as_floats(const int8_t *codes) {
+    Floats v{};
+    for (int l = 0; l < W; l++) v[l] = (float)codes[l];
+    return v;
+  }
+  COD_INLINE void store_codes(Ints codes, int8_t *to) {
+    for (int l = 0; l < W; l++) to[l] = (int8_t)codes[l];
+  }
+  COD_INLINE void store_some_codes(Ints codes, int8_t *to, int64_t n) {
+    for (int64_t l = 0; l < n; l++) to[l] = (int8_t)codes[l];
+  }
+
+  // Keys: integers in whose order magnitudes come (select.h). One less than the bits of a
+  // magnitude: as unsigned numbers, zero comes last.
+  static constexpr int32_t kLastKey = -1;
+  COD_INLINE Ints key_min(Ints x, Ints y) { return choose((Ints)((Words)x < (Words)y), x, y); }
+  COD_INLINE Ints key_max(Ints x, Ints y) { return choose((Ints)((Words)x > (Words)y), x, y); }
+  COD_INLINE Ints key_of(Ints magnitude, int omit) { return magnitude - omit; }
+  COD_INLINE Ints magnitude_of(Ints key, int omit) { return key + omit; }
+
+  // 1 / x, to 2^-22.
+  COD_INLINE Floats reciprocal(Floats x) { return 1.0f / x; }
+  // Whether a division takes longer than a guess and two fused multiplications, which give the
+  // same.
+  static constexpr bool kGuessesQuotients = false;
+  // Whether the first n lanes are loaded and stored as fast as all of them.
+  static constexpr bool kMasks = false;
+  // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
+  static constexpr int kPiece = 0;
+  // Of a product: the size of groups for which there is code of its own, or 0.
+  static constexpr int kGroup = 0;
+  // Of a product: whether what sums begin at is added in the end: registers are scarce before.
+  static constexpr bool kBeginsLast = false;
+  // Of a product: whether a sum is multiplied by the step first and then by the weight's scale.
+  // Either is right; sets differ, and another order would change their last bits.
+  static constexpr bool kStepFirst = false;
+
+  // Groups whose values times two bounds of 1 / step round alike (x86.h); false: no faster way.
+  // SAME: their codes have the same bounds.
+  template <bool SAME, typename Exact>
+  COD_INLINE bool encode_certain(const GroupBlock &, int, int, int, const CodeRange &, int32_t *,
+                                 const Exact &) {
+    return false;
+  }
+};
+
+// x / y, given 1 / y: a guess and what is left of x give the rounded quotient.
+template <class Isa>
+COD_INLINE typename Isa::Floats quotient(typename Isa::Floats x, typename Isa::Floats y,
+                                         typename Isa::Floats inverse) {
+  if constexpr (!Isa::kGuessesQuotients) return x / y;
+  const typename Isa::Floats guess = x * inverse;
+  return Isa::fma(Isa::fnma(guess, y, x), inverse, guess);
+}
+
+template <class Isa, typename Doubles = typename Isa::Doubles>
+COD_INLINE Doubles fma(Doubles x, Doubles y, Doubles z) {
+  return {Isa::half_fma(x.a, y.a, z.a), Isa::half_fma(x.b, y.b, z.b)};
+}
+template <class Isa, typename Doubles = typename Isa::Doubles>
+COD_INLINE Doubles sqrt(Doubles x) {
+  return {Isa::half_sqrt(x.a), Isa::half_sqrt(x.b)};
+}
+// The second operand where one is NaN.
+template <class Isa, typename Doubles = typename Isa::Doubles>
+COD_INLINE Doubles min(Doubles x, Doubles y) {
+  return {x.a < y.a ? x.a : y.a, x.b < y.b ? x.b : y.b};
+}
+// Zero for negative numbers; a NaN stays.
+template <class Isa, typename Doubles = typename Isa::Doubles>
+COD_INLINE Doubles clamp(Doubles x) {
+  const typename Isa::Half zero{};
+  return {x.a < zero ? zero : x.a, x.b < zero ? zero : x.b};
+}
+
+// v[k][l] = rows[l][k] for k < n.
+template <class Isa>
+COD_INLINE void load_transposed(const float *const *rows, int n, typename Isa::Floats *v) {
+  int k = 0;
+  for (; k + 4 <= n; k += 4) Isa::transpose4(rows, k, v + k);
+  for (; k < n; k++)
+    for (int l = 0; l < Isa::kWidth; l++) v[k][l] = rows[l][k];
+}
+
+}  // namespace
+}  // namespace cod

@@ -1,0 +1,88 @@
+// Depthwise convolution, channels across lanes.
+#pragma once
+#include "lanes.h"
+
+namespace cod {
+namespace {
+
+constexpr int kSideBySide = 8;  // pixels that are summed at once: adding has its latency
+
+template <class Isa>
+struct Line {
+  using Floats = typename Isa::Floats;
+  static constexpr int W = Isa::kWidth;
+
+  static inline void dequantize_group(const int8_t *codes, int64_t n, float step, float *x_hat) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W) Isa::store(Isa::codes_as_floats(codes + i) * step, x_hat + i);
+    for (; i < n; i++) x_hat[i] = (float)codes[i] * step;
+  }
+
+  static void dequantize(const int8_t *codes, int64_t from, int64_t n, int group,
+                         const float *steps, float *x_hat) {
+    const int64_t end = from + n;
+    if (!steps) return dequantize_group(codes + from, n, 1.0f, x_hat);
+    for (int64_t c = from, g = from / group; c < end; g++) {
+      const int64_t whole = (g + 1) * group, stop = whole < end ? whole : end;
+      dequantize_group(codes + c, stop - c, steps[g], x_hat + c - from);
+      c = stop;
+    }
+  }
+
+  static void dequantize_each(const int8_t *codes, int64_t n, const float *step, float *x_hat) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W)
+      Isa::store(Isa::codes_as_floats(codes + i) * Isa::load(step + i), x_hat + i);
+    for (; i < n; i++) x_hat[i] = (float)codes[i] * step[i];
+  }
+
+  // M vectors of channels of N pixels: a weight is loaded once for all pixels.
+  template <int N, int M>
+  static inline void depthwise_tile(const DepthwiseLine &line, int64_t p, int64_t c) {
+    Floats sum[N][M];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < M; j++)
+        sum[i][j] = line.bias ? Isa::load(line.bias + c + j * W) : Floats{};
+    for (int t = 0; t < line.taps; t++) {
+      const float *x = line.x[t] + p * line.x_step + c, *w = line.weight[t] + c;
+#pragma GCC unroll 4
+      for (int j = 0; j < M; j++) {
+        const Floats weight = Isa::load(w + j * W);
+#pragma GCC unroll 8
+        for (int i = 0; i < N; i++)
+          sum[i][j] = Isa::fma(Isa::load(x + i * line.x_step + j * W), weight, sum[i][j]);
+      }
+    }
+    float *y = line.y + p * line.y_step + c;
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < M; j++) Isa::store(sum[i][j], y + i * line.y_step + j * W);
+  }
+
+  template <int N, int M>
+  static inline void depthwise_strip(const DepthwiseLine &line, int64_t p, int64_t n) {
+    int64_t c = 0;
+    for (; c + M * W <= n; c += M * W) depthwise_tile<N, M>(line, p, c);
+    for (; c + W <= n; c += W) depthwise_tile<N, 1>(line, p, c);
+    for (; c < n; c++)
+      for (int i = 0; i < N; i++) {
+        float sum = line.bias ? line.bias[c] : 0.0f;
+        for (int t = 0; t < line.taps; t++)
+          sum += line.x[t][(p + i) * line.x_step + c] * line.weight[t][c];
+        line.y[(p + i) * line.y_step + c] = sum;
+      }
+  }
+
+  static void run(const DepthwiseLine &line, int64_t n) {
+    int64_t p = 0;
+    for (; p + kSideBySide <= line.pixels; p += kSideBySide)
+      depthwise_strip<kSideBySide, 1>(line, p, n);
+    for (; p < line.pixels; p++) depthwise_strip<1, 4>(line, p, n);  // at the edges of a map
+  }
+};
+
+}  // namespace
+}  // namespace cod

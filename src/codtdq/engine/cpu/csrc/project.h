@@ -1,0 +1,223 @@
+// DSTG + DCRP for W groups at once, one group per lane. The definition that this follows step by
+// step is the reference quantizer in Python.
+#pragma once
+#include "encode.h"
+#include "guard.h"
+#include "select.h"
+
+namespace cod {
+namespace {
+
+template <class Isa>
+struct Project {
+  using Floats = typename Isa::Floats;
+  using Ints = typename Isa::Ints;
+  static constexpr int W = Isa::kWidth;
+  using Doubles = typename Isa::Doubles;
+
+  // What one look at the values tells.
+  struct Summary {
+    Ints largest, smallest;  // magnitudes as integers: a NaN is larger than infinity
+    Floats total, squares;   // of the values, float32
+  };
+
+  static inline Summary summarize(const Floats *v, int n) {
+    // four sums side by side: one addition need not wait for the one before
+    Floats total[4] = {}, squares[4] = {};
+    Ints largest{}, smallest = Isa::all_ints(0x7fffffff);
+    const auto take = [&](Floats x, int i) {
+      const Ints magnitude = Isa::magnitude(x);
+      largest = Isa::unsigned_max(largest, magnitude);
+      smallest = Isa::key_min(smallest, magnitude);
+      total[i] = total[i] + x;
+      squares[i] = Isa::fma(x, x, squares[i]);
+    };
+    int k = 0;
+    for (; k + 4 <= n; k += 4)
+      take(v[k], 0), take(v[k + 1], 1), take(v[k + 2], 2), take(v[k + 3], 3);
+    for (; k < n; k++) take(v[k], 0);
+    return {largest, smallest, total[0] + total[1] + (total[2] + total[3]),
+            squares[0] + squares[1] + (squares[2] + squares[3])};
+  }
+
+  // Standard deviation, float64, the first element taken off.
+  static __attribute__((noinline)) Floats deviation(const Floats *v, int n, const int *valid) {
+    const Doubles first = Isa::wide(v[0]);
+    Doubles total = Isa::all_doubles(0), squares = Isa::all_doubles(0);
+    Floats count = Isa::all((float)n);
+    if (valid)
+      for (int l = 0; l < W; l++) count[l] = (float)valid[l];
+    for (int k = 1; k < n; k++) {
+      Floats x = v[k];
+      if (valid)
+        for (int l = 0; l < W; l++)
+          if (k >= valid[l]) x[l] = v[0][l];
+      const Doubles d = Isa::wide(x) - first;
+      total = total + d;
+      squares = fma<Isa>(d, d, squares);
+    }
+    const Doubles n_wide = Isa::wide(count);
+    const Doubles variance = clamp<Isa>(squares - total * total / n_wide);
+    return Isa::narrow(sqrt<Isa>(variance / n_wide) + Isa::all_doubles(COD_STD_EPS));
+  }
+
+  // Whether C1's bound certainly lies above base and floor everywhere, from float32 sums: their
+  // error is below 2^-14 of the sum of squares. No digits of the deviation matter then.
+  static inline bool deviation_is_large(const Summary &s, Floats count, Floats base,
+                                        const Plan &plan) {
+    const Floats spread = s.squares * (1 - 0x1p-13f) - s.total * s.total / count;
+    const Floats limit = Isa::at_least(base, plan.floor);
+    const Floats factor = Isa::all(plan.tau_factor);
+    return !Isa::any(~(spread * (factor * factor) > limit * limit * count));
+  }
+
+  // C2's bound: 2 q_max times the k-th smallest magnitude that is not zero.
+  static inline Floats zero_bin_bound(const Floats *v, const Summary &s, const Plan &plan) {
+    const int n = plan.spec.group;
+    if (plan.spec.literal)
+      return Isa::as_floats(Select<Isa>::smallest(v, n, plan.zero_rank[n], nullptr, 0)) *
+             plan.zero_factor;
+    if (!Isa::any(s.smallest == 0))
+      return Isa::as_floats(Select<Isa>::smallest(v, n, plan.zero_rank[n], nullptr, 1)) *
+             plan.zero_factor;
+    Ints evidence{}, ranks;
+    for (int k = 0; k < n; k++) evidence -= (Ints)(v[k] != 0.0f);
+    for (int l = 0; l < W; l++) ranks[l] = plan.zero_rank[evidence[l]];
+    const Ints kth = Select<Isa>::smallest(v, n, plan.zero_rank[n], &ranks, 1);
+    return Isa::as_floats(Isa::choose(evidence == 0, Isa::all_ints(kInf), kth)) * plan.zero_factor;
+  }
+
+  static Floats percentile_of(const Floats *v, Ints largest, const Plan &plan, const int *valid) {
+    const int n = plan.spec.group, rank = plan.percentile_rank[n];
+    if (!valid) {
+      if (rank == n) return Isa::as_floats(largest);
+      if (rank == n - 1) return Isa::as_floats(Select<Isa>::template largest<2>(v, n));
+      if (rank == n - 2) return Isa::as_floats(Select<Isa>::template largest<3>(v, n));
+      if (rank == n - 3) return Isa::as_floats(Select<Isa>::template largest<4>(v, n));
+      return Isa::as_floats(Select<Isa>::smallest(v, n, rank, nullptr, 0));
+    }
+    alignas(64) Floats known[COD_MAX_GROUP];
+    Ints ranks;
+    for (int l = 0; l < W; l++) {
+      ranks[l] = plan.percentile_rank[valid[l]];
+      for (int k = 0; k < n; k++) known[k][l] = k < valid[l] ? v[k][l] : __builtin_inff();
+    }
+    return Isa::as_floats(Select<Isa>::smallest(known, n, rank, &ranks, 0));
+  }
+
+  static inline void bound_by(Floats bound, const Plan &plan, int code, int flag, Floats &radius,
+                              Ints &active, Ints &infeasible) {
+    const Ints feasible = plan.spec.literal ? Ints{} == 0 : (Ints)(bound >= plan.floor);
+    const Ints tighter = (bound < radius) & feasible;
+    infeasible |= ~feasible & flag;
+    active = Isa::choose(tighter, Isa::all_ints(code), active);
+    radius = Isa::choose(tighter, bound, radius);
+  }
+
+  // What the steps below need of a block besides its results.
+  struct alignas(64) Scratch {
+    float largest[kMaxLanes], base[kMaxLanes], squares[kMaxLanes];
+  };
+
+  // Radius (not yet guarded), active and infeasible of W groups from `at` on.
+  static inline void project_lanes(const GroupBlock &groups, int at, const Plan &plan,
+                                   Scratch &scratch, GroupResult &out) {
+    const cod_quant_spec &spec = plan.spec;
+    const int n = spec.group;
+    const float *rows[W];
+    int valid[W];
+    bool padded = false;
+    for (int l = 0; l < W; l++) {
+      const int from = at + l < groups.lanes ? at + l : at;
+      rows[l] = groups.values[from];
+      valid[l] = groups.valid[from];
+      padded |= valid[l] < n;
+      // the groups two steps ahead: rows mostly follow each other, and elsewhere nothing is lost
+      for (int k = 0; k < n; k += 16) __builtin_prefetch(rows[l] + 2 * W * n + k);
+    }
+    padded &= !spec.literal;
+    Floats count = Isa::all((float)n);
+    if (padded)
+      for (int l = 0; l < W; l++) count[l] = (float)valid[l];
+    alignas(64) Floats v[COD_MAX_GROUP];
+    load_transposed<Isa>(rows, n, v);
+    const Summary s = summarize(v, n);
+    Floats base = Isa::as_floats(s.largest);
+    if (Isa::any(s.largest > kInf))  // keys know no NaN: it counts as an infinity
+      for (int k = 0; k < n; k++)
+        v[k] = Isa::choose(v[k] == v[k], v[k], Isa::all(__builtin_inff()));
+    if (spec.use_percentile) {
+      const Floats picked = percentile_of(v, s.largest, plan, padded ? valid : nullptr);
+      // an infinity stands for a NaN, except where padding is one
+      base = Isa::choose((Isa::as_ints(picked) == kInf) & (count == (float)n), base, picked);
+    }
+    Floats radius = base;
+    Ints active{}, infeasible{};
+    if (plan.bound_tau && !deviation_is_large(s, count, base, plan))
+      bound_by(deviation(v, n, padded ? valid : nullptr) * plan.tau_factor, plan, COD_ACTIVE_C1,
+               COD_INFEASIBLE_C1, radius, active, infeasible);
+    if (plan.bound_zero)
+      bound_by(zero_bin_bound(v, s, plan), plan, COD_ACTIVE_C2, COD_INFEASIBLE_C2, radius, active,
+               infeasible);
+    Isa::store(s.largest, scratch.largest + at);
+    Isa::store(base, scratch.base + at);
+    Isa::store(s.squares, scratch.squares + at);
+    Isa::store(radius, out.radius + at);
+    Isa::store(active, out.active + at);
+    Isa::store(infeasible, out.infeasible + at);
+  }
+
+  // Floors, steps, NaN where a value is not finite. Returns whether no lane needs special care when
+  // it is encoded.
+  static inline bool finish_lanes(int at, const Plan &plan, const Scratch &scratch,
+                                  GroupResult &out) {
+    const Floats largest = Isa::load(scratch.largest + at);
+    Floats radius = Isa::at_least(Isa::load(out.radius + at), COD_EPS);
+    radius = Isa::choose(Isa::as_ints(largest) < kInf, radius, Isa::all(__builtin_nanf("")));
+    const Floats step = Guard<Isa>::step_for(radius, plan.qmax);
+    Isa::store(radius, out.radius + at);
+    Isa::store(step, out.step + at);
+    // so large that 1 / step might be denormal, or too many steps for the sum with 1.5 * 2^23
+    const Ints ordinary = (largest < 0x1p100f) & (largest < step * 0x1p20f);
+    const Ints clipped_at_floor = (step <= COD_EPS) & (largest > radius);
+    return !Isa::any(~ordinary | clipped_at_floor);
+  }
+
+  // Groups of finite values below 2^20 steps; false: Encode has to do it.
+  static inline bool encode_plain(const GroupBlock &groups, int from, int to, int n, float qmax,
+                                  GroupResult &out) {
+    CodeRange range;
+    const Floats inverse = 1.0f / Isa::load(out.step + from);
+    Isa::store(inverse * (1.0f + 0x1p-22f), range.high);
+    Isa::store(inverse * (1.0f - 0x1p-22f), range.low);
+    Isa::store(Isa::all(kMagic - qmax), range.bottom);
+    Isa::store(Isa::all(kMagic + qmax), range.top);
+    return Isa::template encode_certain<true>(groups, from, to, n, range, out.sums, [&](int l) {
+      return Encode<Isa>::group(groups.values[l], n, out.radius[l], out.step[l], 8,
+                                groups.codes[l]);
+    });
+  }
+
+  // Pass by pass over a block that fits the nearest cache: the results of one group depend on each
+  // other, those of the groups do not, and the processor always has some to work on.
+  static void block(const GroupBlock &groups, const Plan &plan, GroupResult &out) {
+    if (groups.lanes < 1) return;
+    const int n = plan.spec.group;
+    Scratch scratch;
+    bool plain[kMaxLanes / W];
+    for (int at = 0; at < groups.lanes; at += W) project_lanes(groups, at, plan, scratch, out);
+    if (plan.spec.guarded) Guard<Isa>::block(groups, plan, scratch.base, scratch.squares, out);
+    for (int at = 0; at < groups.lanes; at += W)
+      plain[at / W] = finish_lanes(at, plan, scratch, out);
+    for (int at = 0; at < groups.lanes; at += W) {
+      const int end = at + W < groups.lanes ? at + W : groups.lanes;
+      if (plain[at / W] && encode_plain(groups, at, end, n, plan.qmax, out)) continue;
+      for (int l = at; l < end; l++)
+        out.sums[l] = Encode<Isa>::group(groups.values[l], n, out.radius[l], out.step[l],
+                                         plan.spec.bits, groups.codes[l]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace cod
