@@ -30,7 +30,6 @@ from codtdq.methods.plus.choosing import KINDS
 from codtdq.methods.plus.config import PlusConfig
 from codtdq.models import build_model
 from codtdq.numerics.affine import nearest
-from codtdq.operators import quant_operators
 from codtdq.operators.quantized import operator_for, quant_operators
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme

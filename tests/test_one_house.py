@@ -97,7 +97,7 @@ def test_the_default_is_one_and_the_same():
     from codtdq.cli.common import DEFAULT_METHOD
 
     assert DEFAULT == DEFAULT_METHOD == "cod-tdq-plus"
-    with pytest.raises(CalibrationError, match="cod-tdq-plus needs calibration.*'cod-tdq'"):
+    with pytest.raises(CalibrationError, match=r"cod-tdq-plus needs calibration.*'cod-tdq'"):
         codtdq.quantize(small_net())
     done = codtdq.quantize(small_net(), settings("cod-tdq-plus"), calibration=batches())
     assert record_of(done).name == "cod-tdq-plus"
@@ -156,6 +156,43 @@ def test_rules_decide_for_every_method(name, rule):
     assert levels > 2**4 or weight < 8 or found.weight[0].numel() <= 16
     with torch.no_grad():
         assert torch.isfinite(done(images(1))).all()
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_group_sizes_of_weights_are_taken_or_refused(name):
+    changes = {"weight_group_rules": {"mix": 16}}
+    if not find_method(name).config.weight_groups:
+        with pytest.raises(ConfigError, match=r"has no weight groups.*weight_group_rules"):
+            quantized(name, **changes)
+        return
+    scheme = quant_operators(quantized(name, **changes))["mix"].weight_scheme
+    assert 16 in (scheme.settings().get("group"), scheme.settings().get("group_size"))
+    scales = scheme.scale if hasattr(scheme, "scale") else getattr(scheme, "step", None)
+    scales = scheme.scales if scales is None else scales
+    assert scales.numel() == 48 * 9  # [48, 48, 3] in groups of 16, tap by tap or in a row
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_group_sizes_of_activations_are_taken_or_refused(name):
+    changes = {"act_group_rules": {"mlp.*": 8}}
+    if not find_method(name).config.act_groups:
+        with pytest.raises(ConfigError, match=r"has no activation groups.*act_group_rules"):
+            quantized(name, **changes)
+        return
+    plain, finer = quantized(name), quantized(name, **changes)
+    site, other = (record_of(m).plan.site("mlp.fc1") for m in (plain, finer))
+    assert other.activation.group_size == 8
+    if site.activation.mode == "per_token_group" or name == "cod-tdq-plus":
+        assert other.effective_act_bits > site.effective_act_bits
+
+
+@pytest.mark.parametrize("name", ["cod-tdq", "cod-tdq-plus", "repq-vit", "ptq4vit-mse"])
+def test_weights_are_clipped_for_every_method(name):
+    free, clipped = (
+        quant_operators(quantized(name, weight_percentile_rules=rules))["mix"].weight
+        for rules in ({}, {"mix": 0.5})
+    )
+    assert clipped.abs().max() < 0.8 * free.abs().max()
 
 
 @pytest.mark.parametrize("name", ["cod-tdq", "cod-tdq-plus", "repq-vit", "smoothquant"])

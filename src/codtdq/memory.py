@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return freed memory to the system; where the C library has no such call, nothing happens.
 
     Long work that alternates between large and small tensors leaves holes that nothing else

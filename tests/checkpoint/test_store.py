@@ -189,7 +189,10 @@ DAMAGES = {
     "no-plan": (lambda p: edit_meta(p, plan=...), "lacks plan"),
     "bad-config": (lambda p: edit_meta(p, config={"tauu": 1}), "did you mean 'tau'"),
     "bad-plan": (lambda p: edit_meta(p, plan={"sites": [{}]}), "damaged"),
-    "missing-key": (lambda p: rewrite(p, lambda e: e.pop("mix.weight_scheme.scale")), "1 keys missing"),
+    "missing-key": (
+        lambda p: rewrite(p, lambda e: e.pop("mix.weight_scheme.scale")),
+        "1 keys missing",
+    ),
     "extra-key": (lambda p: rewrite(p, lambda e: e.update(x=torch.ones(1))), "1 unexpected"),
     "shape": (
         lambda p: rewrite(p, lambda e: e.update({"mlp.fc1.weight_scheme.scale": torch.ones(2, 1)})),

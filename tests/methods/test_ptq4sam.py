@@ -86,12 +86,12 @@ def test_nothing_drops_afterwards(both):
     assert torch.equal(model(x), model(x))
     seen = []
     fc1 = model.mlp.fc1
-    fc1.listener = lambda module, tokens, x_hat: seen.append((module, x_hat))
-    model(x)
-    fc1.listener = None
+    with listening({"fc1": fc1}, lambda name, tokens, x_hat, statistics: seen.append(x_hat)):
+        model(x)
+    (x_hat,) = seen
     step = fc1.input_scheme.step
-    assert len((seen[0][1] / step).round().unique()) <= 16  # every value lies on the grid
-    torch.testing.assert_close((seen[0][1] / step).round() * step, seen[0][1])
+    assert len((x_hat / step).round().unique()) <= 16  # every value lies on the grid
+    torch.testing.assert_close((x_hat / step).round() * step, x_hat)
 
 
 @pytest.mark.parametrize("method", ["ptq4sam", "ptq4sam-s"])

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 import codtdq
-from codtdq.operators import listening
 from codtdq.errors import CalibrationError, CheckpointError, ConfigError
-from codtdq.operators import QuantLinear
+from codtdq.operators import QuantLinear, listening
 from small_nets import simulate
 
 

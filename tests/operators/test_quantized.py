@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import codtdq
-from codtdq.operators import listening
 from codtdq.numerics import quantize
+from codtdq.operators import listening
 from small_nets import simulate
 
 CONVS = {

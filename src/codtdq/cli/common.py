@@ -56,6 +56,13 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_method(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """`--method`, which is also called `--preset`."""
+    parser.add_argument(
+        "--method", "--preset", dest="method", action=_Once, metavar="NAME", help=help_text
+    )
+
+
 def add_config(
     parser: argparse.ArgumentParser, default: str | None, *, learns: bool = True
 ) -> None:
@@ -65,14 +72,7 @@ def add_config(
     learns: whether the verb carries a method out, so that budget and seed mean something.
     """
     meant = "" if default is None else f" (default {default})"
-    parser.add_argument(
-        "--method",
-        "--preset",
-        dest="method",
-        action=_Once,
-        metavar="NAME",
-        help=f"method, preset or variant{meant}; see `codtdq list methods`",
-    )
+    add_method(parser, f"method, preset or variant{meant}; see `codtdq list methods`")
     parser.add_argument("--config", metavar="FILE", help="JSON file of a config, of any method")
     parser.add_argument(
         "--set",

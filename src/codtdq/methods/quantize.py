@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.methods.registry import Method, config_for, method_of
 from codtdq.methods.workbench import Workbench, count_images
-from codtdq.operators.conversion import check_weights, finish, round_floats, working_copy
+from codtdq.operators.conversion import (
+    check_weights,
+    clip_weights,
+    finish,
+    round_floats,
+    working_copy,
+)
 from codtdq.operators.quantized import quant_operators
 from codtdq.operators.record import (
     RECORD,
@@ -58,8 +64,11 @@ def quantize_model(
     used = _calibration(method, config, calibration)
     if inplace and not method.keeps_weights:
         raise ConfigError(f"{config.name} changes weights on the way; inplace=True is not possible")
+    work = model if inplace else _copy(model, plan, method)
+    if not method.keeps_weights:
+        clip_weights(work, plan)
     bench = Workbench(
-        model if inplace else _copy(model, plan, method),
+        work,
         config,
         used,
         plan=plan,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of, offset_grid
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, group_rows
 
 PERCENTILES = (0.999, 0.9999, 0.99999)
 _TAIL = 64  # a quantile with so small a share beyond it is found without sorting
@@ -62,7 +62,11 @@ def percentile_grid(
     return best[1], best[2]
 
 
-def percentile_weight(weight: Tensor, bits: int, *, symmetric: bool = False) -> UniformWeight:
-    """A weight on per-output-channel grids by `percentile_grid`: a common W4 baseline."""
-    step, zero = percentile_grid(weight.detach().float().flatten(1), bits, symmetric=symmetric)
-    return UniformWeight.quantize(weight, bits, step=step, zero=zero, symmetric=symmetric)
+def percentile_weight(
+    weight: Tensor, bits: int, *, symmetric: bool = False, group: int | None = None
+) -> UniformWeight:
+    """A weight on grids per output channel or group by `percentile_grid`: a common W4 baseline."""
+    step, zero = percentile_grid(group_rows(weight, group), bits, symmetric=symmetric)
+    return UniformWeight.quantize(
+        weight, bits, step=step, zero=zero, symmetric=symmetric, group=group
+    )

@@ -73,6 +73,16 @@ class Workbench:
             if name in planned
         ]
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether anything is to be quantized: by the config's widths, or by an override."""
+        return any(site.quantized for site in self.sites)
+
+    @property
+    def quantizes_inputs(self) -> bool:
+        """Whether the input of any operator is to be quantized."""
+        return any(site.activation is not None for site in self.sites)
+
     def site(self, name: str) -> Site:
         """A site by operator name."""
         return next(site for site in self.sites if site.name == name)

@@ -11,6 +11,7 @@ from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.floats import BlockFloats, encode_floats
+from codtdq.numerics.weight import clip_weight
 from codtdq.operators.norms import Fp32GroupNorm, Fp32LayerNorm
 from codtdq.operators.quantized import QuantOperator, operator_for
 from codtdq.planning.config import QuantConfig
@@ -94,6 +95,15 @@ def check_weights(model: nn.Module, plan: QuantPlan) -> None:
         weight = model.get_submodule(site.name)._parameters["weight"]
         if weight is not None and not bool(torch.isfinite(weight).all()):
             raise ConfigError(f"{site.name}.weight holds NaN or infinite values; fix it or skip it")
+
+
+def clip_weights(model: nn.Module, plan: QuantPlan) -> None:
+    """Clip float weights where the plan asks for it, before a method looks at them, in place."""
+    for site in plan.quantized:
+        if site.weight is not None and site.weight.percentile is not None:
+            weight = model.get_submodule(site.name)._parameters["weight"]
+            assert weight is not None
+            weight.data = clip_weight(weight.data, site.weight.percentile)
 
 
 def round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:

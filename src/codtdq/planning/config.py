@@ -85,6 +85,10 @@ class QuantConfig:
         "act_group_size",
     )
 
+    # whether a size of groups can be asked for; the planner refuses it of a method without groups
+    weight_groups: ClassVar[bool] = True
+    act_groups: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         for field in self.pair_fields:
             object.__setattr__(self, field, as_pairs(field, getattr(self, field)))

@@ -69,6 +69,11 @@ class Site:
         return None if self.activation is None else self.activation.bits
 
     @property
+    def weight_group(self) -> int | None:
+        """Inputs that share a scale of the weight; None: a whole output channel."""
+        return None if self.weight is None else self.weight.group_size
+
+    @property
     def channels(self) -> int:
         """Channels of its input."""
         return self.inputs

@@ -25,6 +25,7 @@ def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
         )
     _check_patterns(config, [op.name for op in found if op.kind != "other"])
     found = [dataclasses.replace(op, role=_role(op, config)) for op in found]
+    _check_groups(config)
     _check_dcrp_roles(config, found)
     sites = tuple(_site(op, config) for op in found)
     weights = {id(p) for op in found for p in matrices(op.module)}
@@ -126,6 +127,26 @@ def _check_patterns(config: QuantConfig, names: list[str]) -> None:
             raise ConfigError(
                 f"layer_overrides names {layer!r}, which is no operator of this model; "
                 f"names look like {names[0]!r} or {names[-1]!r}"
+            )
+
+
+def _check_groups(config: QuantConfig) -> None:
+    """Refuse a group size of a method that has no such groups, rather than ignore it."""
+    overridden = {key for _, fields in config.layer_overrides for key, _ in fields}
+    asked = {
+        "weight_group_size": config.weight_groups or config.weight_group_size is None,
+        "weight_group_rules": config.weight_groups or not config.weight_group_rules,
+        "layer_overrides.weight_group_size": config.weight_groups
+        or "weight_group_size" not in overridden,
+        "act_group_rules": config.act_groups or not config.act_group_rules,
+        "layer_overrides.act_group_size": config.act_groups or "act_group_size" not in overridden,
+    }
+    for field, fine in asked.items():
+        if not fine:
+            side = "weight" if "weight" in field else "activation"
+            raise ConfigError(
+                f"{config.name} has no {side} groups, so {field} does not apply; methods that have "
+                "some: the paper's (cod-tdq) and cod-tdq-plus"
             )
 
 

@@ -41,10 +41,21 @@ class FloatWeight(WeightScheme):
         return Unlowered("its weight stays float")
 
 
-class UniformWeight(WeightScheme):
-    """Integer codes on uniform grids, one per output channel or one for the whole tensor.
+def group_rows(weight: Tensor, group: int | None) -> Tensor:
+    """Rows that share a grid: [O, K], or [O G, group], the last value repeated in a short group."""
+    rows = weight.detach().float().flatten(1)
+    if group is None:
+        return rows
+    short = -rows.shape[1] % group
+    if short:
+        rows = torch.cat([rows, rows[:, -1:].expand(-1, short)], 1)
+    return rows.reshape(-1, group)
 
-    step, zero: [O, 1] or [1, 1]; codes are packed two to a byte up to 4 bits.
+
+class UniformWeight(WeightScheme):
+    """Integer codes on uniform grids: per output channel, per group, or one for the whole tensor.
+
+    step, zero: [O, 1], [O G, 1] or [1, 1]; codes are packed two to a byte up to 4 bits.
     """
 
     kind = "uniform"
@@ -52,42 +63,67 @@ class UniformWeight(WeightScheme):
     step: Tensor
     zero: Tensor
 
-    def __init__(self, shape: Any, bits: int, symmetric: bool = False) -> None:
+    def __init__(
+        self, shape: Any, bits: int, symmetric: bool = False, group: int | None = None
+    ) -> None:
         super().__init__()
         self.shape, self.code_bits, self.symmetric = torch.Size(shape), bits, symmetric
+        self.group = group
         self.register_buffer("packed", torch.zeros(0, dtype=torch.uint8))
         self.register_buffer("step", torch.zeros(0))
         self.register_buffer("zero", torch.zeros(0, dtype=torch.uint8))
 
     @classmethod
     def quantize(
-        cls, weight: Tensor, bits: int, *, step: Tensor, zero: Tensor | None = None,
+        cls,
+        weight: Tensor,
+        bits: int,
+        *,
+        step: Tensor,
+        zero: Tensor | None = None,
         symmetric: bool = False,
-    ) -> UniformWeight:  # fmt: skip
-        """Round a weight [O, ...] onto the grids step, zero ([O, 1] or [1, 1]) to nearest."""
-        rows = weight.detach().float().flatten(1)
+        group: int | None = None,
+    ) -> UniformWeight:
+        """Round a weight [O, ...] to nearest onto grids of its `group_rows` ([R, 1] or [1, 1])."""
+        rows = group_rows(weight, group)
         zero = torch.zeros_like(step) if zero is None else zero
         codes = encode_shifted(rows, step, zero, *code_limits(bits, symmetric))
-        return cls.from_codes(codes, weight.shape, bits, step=step, zero=zero, symmetric=symmetric)
+        return cls.from_codes(
+            codes, weight.shape, bits, step=step, zero=zero, symmetric=symmetric, group=group
+        )
 
     @classmethod
     def minmax(
-        cls, weight: Tensor, bits: int, *, symmetric: bool = True, per_channel: bool = True
+        cls,
+        weight: Tensor,
+        bits: int,
+        *,
+        symmetric: bool = True,
+        per_channel: bool = True,
+        group: int | None = None,
     ) -> UniformWeight:
         """Plain range of the weight: the common 4-bit weight of methods that leave it open."""
-        rows = weight.detach().float().flatten(1)
+        rows = group_rows(weight, group)
         if not per_channel:
             rows = rows.reshape(1, -1)
         low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
         step, zero = grid_of(low, high, bits, symmetric)
-        return cls.quantize(weight, bits, step=step, zero=zero, symmetric=symmetric)
+        return cls.quantize(weight, bits, step=step, zero=zero, symmetric=symmetric, group=group)
 
     @classmethod
     def from_codes(
-        cls, codes: Tensor, shape: Any, bits: int, *, step: Tensor, zero: Tensor, symmetric: bool
+        cls,
+        codes: Tensor,
+        shape: Any,
+        bits: int,
+        *,
+        step: Tensor,
+        zero: Tensor,
+        symmetric: bool,
+        group: int | None = None,
     ) -> UniformWeight:
-        """Store codes [O, K] (floats that hold integers) that a method has chosen."""
-        store = cls(shape, bits, symmetric)
+        """Store codes [R, K] (floats that hold integers) that a method has chosen."""
+        store = cls(shape, bits, symmetric, group)
         low, _ = code_limits(bits, symmetric)
         store.packed = pack_unsigned((codes - low).to(torch.uint8), bits)
         store.step = step.detach().float().clone()
@@ -96,19 +132,21 @@ class UniformWeight(WeightScheme):
         return store
 
     def codes(self) -> Tensor:
-        """Codes [O, K] as float32."""
+        """Codes [R, K] as float32."""
         low, _ = code_limits(self.code_bits, self.symmetric)
-        rows, columns = self.shape[0], math.prod(self.shape[1:])
-        return unpack_unsigned(self.packed, columns, self.code_bits).reshape(rows, columns) + low
+        columns = math.prod(self.shape[1:]) if self.group is None else self.group
+        return unpack_unsigned(self.packed, columns, self.code_bits).reshape(-1, columns) + low
 
     def dequantize(self) -> Tensor:
         """Step * (code - zero)."""
         zero = self.zero.float() if self.zero.numel() else torch.zeros_like(self.step)
-        return decode_shifted(self.codes(), self.step, zero).reshape(self.shape)
+        values = decode_shifted(self.codes(), self.step, zero).reshape(self.shape[0], -1)
+        return values[:, : math.prod(self.shape[1:])].reshape(self.shape)
 
     def settings(self) -> dict[str, Any]:
-        """Shape, width and symmetry."""
-        return {**super().settings(), "bits": self.code_bits, "symmetric": self.symmetric}
+        """Shape, width, symmetry and group."""
+        group = {} if self.group is None else {"group": self.group}
+        return {**super().settings(), "bits": self.code_bits, "symmetric": self.symmetric, **group}
 
 
 def pack_unsigned(codes: Tensor, bits: int) -> Tensor:

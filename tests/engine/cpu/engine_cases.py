@@ -16,6 +16,8 @@ from codtdq.engine.cpu import library
 from codtdq.numerics.weight import from_rows, row_shape
 from codtdq.operators import quant_operators
 from codtdq.operators.tokens import input_tokens
+from codtdq.planning import Site
+from codtdq.planning.roles import kind_of
 from small_nets import simulate
 
 # an engine that was built and does not load is a failure, not a reason to skip
@@ -31,6 +33,16 @@ def quantized(module, mode="per_token_group", preset="cod-tdq", calibration=None
     modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), mode)
     changes = {"first_layer": "quantize", "float_storage": "fp32", "act_modes": modes} | changes
     return simulate(module.eval(), codtdq.preset(preset, **changes), calibration)
+
+
+def site_of(module):
+    """What a plan would say of a float operator that stands alone."""
+    kind = kind_of(module)
+    return Site(
+        name="", type=type(module).__name__, kind=kind, role=kind,
+        shape=tuple(module.weight.shape),
+        inputs=getattr(module, "in_features", getattr(module, "in_channels", 0)),
+    )  # fmt: skip
 
 
 def native_only(model):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from engine_cases import SETS, instruction_set, needs_engine
+from engine_cases import SETS, instruction_set, needs_engine, site_of
 from torch import nn
 
 import codtdq
@@ -15,10 +15,12 @@ from codtdq.engine.cpu.searched import encode_tokens, search_spec
 from codtdq.engine.cpu.weights import PackedWeights
 from codtdq.errors import UnsupportedError
 from codtdq.methods import apply_method
+from codtdq.numerics import ActivationSpec
 from codtdq.numerics.affine import nearest
-from codtdq.operators import operator_for, quant_operators
+from codtdq.operators import QuantLinear, listening, operator_for, quant_operators
 from codtdq.schemes.inputs import DynamicToken, StaticUniform
 from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.projected import ProjectedRange
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
 from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat, group_index, weight_rows
@@ -42,7 +44,7 @@ def weight_of(weight, group=32):
 def simulated(module, inputs, group=32):
     """The operator as the method leaves it."""
     weight = weight_of(module.weight, group)
-    return operator_for(module).adopt(module.eval(), inputs=inputs, weight=weight)
+    return operator_for(module).adopt(module.eval(), site_of(module), inputs=inputs, weight=weight)
 
 
 def tokens(channels, transformed=False, **settings):
@@ -53,6 +55,11 @@ def tokens(channels, transformed=False, **settings):
     vectors = torch.randn(channels, generator=generator), torch.rand(channels) + 0.2
     change = Transform(*vectors, torch.randperm(channels, generator=generator), True)
     return Transformed(inner, transform=change)
+
+
+def projected(**settings):
+    """The paper's ranges, which a base preset puts in front of weights in groups."""
+    return ProjectedRange.of(ActivationSpec(**settings))
 
 
 def pixels(**settings):
@@ -72,6 +79,9 @@ CASES = {
     "transformed": lambda: (nn.Linear(96, 40), tokens(96, True), torch.randn(2, 30, 96)),
     "wide zero": lambda: (nn.Linear(64, 40), tokens(64, zero_point="wide"),
                           torch.randn(2, 30, 64) + 4),
+    "projected": lambda: (nn.Linear(70, 40), projected(), torch.randn(2, 30, 70)),
+    "projected conv": lambda: (nn.Conv2d(48, 20, 3, padding=1), projected(), maps(48, 9, 8)),
+    "one range": lambda: (nn.Linear(96, 40), projected(mode="per_tensor"), torch.randn(2, 30, 96)),
     "conv": lambda: (nn.Conv2d(48, 20, 3, stride=2, padding=2, dilation=2), tokens(48),
                      maps(48, 15, 13)),
     "transformed conv": lambda: (nn.Conv2d(64, 20, 3, padding=1), tokens(64, True),
@@ -196,9 +206,13 @@ def test_listeners_gradients_and_copies_work_as_before():
     use_backend(model, "cpu", example=x)
     assert model.left._buffers["weight_cache"] is None  # the engine has its own form
     heard = []
-    model.right.listener = lambda module, x, x_hat: heard.append(x_hat.shape)
-    assert close(outputs(model, x), expected) and heard == [(2, 90, 32)]
-    model.right.listener = None
+
+    def hear(name, x, x_hat, statistics):
+        heard.append((name, x_hat.shape, statistics))
+
+    with listening({"right": model.right}, hear):
+        assert close(outputs(model, x), expected)
+    assert heard == [("right", (2, 90, 32), None)]
     assert close(model(x.clone().requires_grad_()), expected)
     assert close(outputs(copy.deepcopy(model), x), expected)
     with torch.no_grad():
@@ -211,30 +225,35 @@ def test_listeners_gradients_and_copies_work_as_before():
 
 def test_what_stays_simulated_is_listed_with_its_reason():
     torch.manual_seed(0)
+    plain = nn.Linear(64, 8)
     model = nn.ModuleDict({
         "native": simulated(nn.Linear(64, 8), tokens(64)),
+        "static": simulated(nn.Conv2d(16, 8, 3), StaticUniform(8)),
+        "pixels": simulated(nn.Conv2d(16, 8, 3), pixels()),
         "first": simulated(nn.Conv2d(3, 8, 3), StaticUniform(8)),
-        "few": simulated(nn.Conv2d(8, 8, 3), pixels()),
+        "few": simulated(nn.Conv2d(8, 8, 3), tokens(8)),
         "other": simulated(nn.Linear(64, 8), DynamicToken(4)),
         "eight": simulated(nn.Linear(64, 8), TokenGroups(8)),
-        "plain": operator_for(nn.Linear(2, 2)).adopt(nn.Linear(64, 8), inputs=tokens(64)),
+        "plain": QuantLinear.adopt(plain, site_of(plain), inputs=tokens(64)),
         "grouped": simulated(nn.Conv2d(64, 8, 3, groups=2), tokens(64)),
         "cut": simulated(nn.Linear(64, 8), tokens(64), group=16),
     })  # fmt: skip
     record = use_backend(model, "cpu")
     assert record.native == ("native",)
     assert record.fallbacks == {
-        "first": "its input scheme 'static-uniform' is only simulated",
-        "few": "a step per channel does not factor out of a dense product",
+        "static": "its input scheme 'static-uniform' is only simulated",
+        "pixels": "a step per channel does not factor out of a dense product",
+        "first": "a group of its weight spans taps",
+        "few": "a group of its weight spans taps",
         "other": "its input scheme 'dynamic-token' is only simulated",
         "eight": "8-bit codes with a zero-point do not fit a signed byte",
-        "plain": "its weight store 'float' is only simulated",
+        "plain": "its weight stays float",
         "grouped": "a convolution in 2 groups",
         "cut": "weight groups of 16 inside groups of 32",
     }
     del model["native"]
     assert use_backend(model).name == "reference"
-    with pytest.raises(UnsupportedError, match="a method's own schemes"):
+    with pytest.raises(UnsupportedError, match="no operator of the model can run there"):
         use_backend(model, "cpu")
 
 

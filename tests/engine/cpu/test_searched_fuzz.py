@@ -5,7 +5,7 @@ losses than torch's.
 import math
 
 import torch
-from engine_cases import SETS, instruction_set, needs_engine, torch_threads, group_losses
+from engine_cases import SETS, group_losses, instruction_set, needs_engine, torch_threads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

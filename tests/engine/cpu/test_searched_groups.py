@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from engine_cases import SETS, instruction_set, needs_engine, torch_threads, group_losses
+from engine_cases import SETS, group_losses, instruction_set, needs_engine, torch_threads
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.simulation import searched_groups
 from codtdq.engine.cpu.searched import encode_pixels, encode_tokens, search_spec, values
+from codtdq.engine.cpu.simulation import searched_groups
 from codtdq.errors import UnsupportedError
 from codtdq.schemes.group_grid import ZERO_POINTS
 from codtdq.schemes.pixel_groups import PixelGroups

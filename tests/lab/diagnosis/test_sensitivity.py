@@ -242,13 +242,25 @@ def test_ctrl_c_keeps_finished_rows_and_resume_goes_on(tmp_path, capsys, monkeyp
     assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
 
 
+def test_the_paper_s_setting_is_the_default(capsys, monkeypatch):
+    monkeypatch.setattr(
+        "codtdq.lab.diagnosis.sensitivity.metric_scorer", lambda data: lambda model: 0.5
+    )
+    assert main(["sensitivity", "--by", "role", "--limit", "1"]) == 0
+    assert capsys.readouterr().out.startswith("cfrn-small, cod-tdq, camosynth, 1 images")
+
+
 def test_wrong_usage_is_one_line(tmp_path, capsys):
     assert main(["sensitivity", "--resume"]) == 2
     assert "--resume needs --out" in capsys.readouterr().err
     out = tmp_path / "x.json"
-    assert main(["sensitivity", "--method", "repq-vit", "--out", str(out)]) == 2
-    message = capsys.readouterr().err
-    assert "needs a preset" in message and message.count("\n") == 1
+    file = tmp_path / "plus.json"
+    file.write_text('{"name": "cod-tdq-plus"}')
+    for setting in (["--method", "repq-vit"], ["--config", str(file)]):
+        assert main(["sensitivity", *setting, "--out", str(out)]) == 2
+        message = capsys.readouterr().err
+        assert "needs a variant of the paper's method" in message and message.count("\n") == 1
+    file.unlink()
     assert main(["sensitivity", "--budget", "-1", "--out", str(out)]) == 2
     assert "budget is -1.0; accepted: a metric difference" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -54,9 +54,9 @@ def test_zero_points_halve_the_step_of_one_sided_inputs():
 
 def test_weighing_never_loses_to_the_plain_range():
     x = noise(1, 300, 32)
-    plain, weighed = quantize_groups(x, 4), quantize_groups(x, 4, trials=4)
-    assert bool((squared(weighed, x) <= squared(plain, x) + 1e-6).all())
-    assert squared(weighed, x).sum() < 0.96 * squared(plain, x).sum()
+    plain, searched = quantize_groups(x, 4), quantize_groups(x, 4, trials=4)
+    assert bool((squared(searched, x) <= squared(plain, x) + 1e-6).all())
+    assert squared(searched, x).sum() < 0.96 * squared(plain, x).sum()
 
 
 def test_zero_weight_keeps_weak_evidence():

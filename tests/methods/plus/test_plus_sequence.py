@@ -1,4 +1,4 @@
-"""Lockstep lanes and the method as a whole, on a network with every kind of operator."""
+"""PairedRun streams and the method as a whole, on a network with every kind of operator."""
 
 import threading
 
@@ -15,8 +15,8 @@ from codtdq.lab.stress import plant_outliers
 from codtdq.methods import apply_method, outline
 from codtdq.methods.plus import sequence
 from codtdq.methods.plus.config import PlusConfig
-from codtdq.methods.plus.paired_run import Lockstep
-from codtdq.methods.plus.sequence import lanes_for, least_lanes
+from codtdq.methods.plus.paired_run import PairedRun
+from codtdq.methods.plus.sequence import least_streams, streams_for
 from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
 from codtdq.operators import quant_operators
@@ -63,9 +63,9 @@ def test_lanes_stop_together_and_run_once():
     floating, other = Chain(), Chain()
     batches = [torch.randn(2, 4) for _ in range(3)]
     seen = []
-    with Lockstep(floating, other, ["first", "second"], batches) as lanes:
-        for name in lanes.stops():
-            pairs = lanes.pairs(name)
+    with PairedRun(floating, other, ["first", "second"], batches) as streams:
+        for name in streams.stops():
+            pairs = streams.pairs(name)
             seen.append(name)
             if name == "first":
                 assert all(torch.equal(x, batch) for (x, _), batch in zip(pairs, batches))
@@ -80,27 +80,27 @@ def test_lanes_stop_together_and_run_once():
     assert not floating.first._forward_hooks and not other.first._forward_pre_hooks
 
 
-def test_lanes_that_start_late_run_through_what_is_settled():
+def test_lanes_that_start_late_run_through_what_is_fitted():
     floating, other = Chain(), Chain()
     batches = [torch.randn(2, 4) for _ in range(4)]
-    with Lockstep(floating, other, ["first", "second"], batches) as lanes:
-        lanes.run(1)
+    with PairedRun(floating, other, ["first", "second"], batches) as streams:
+        streams.run(1)
         counts = {}
-        for name in lanes.stops():
-            counts[name] = len(lanes.pairs(name))
+        for name in streams.stops():
+            counts[name] = len(streams.pairs(name))
             if name == "first":
                 with torch.no_grad():
                     other.first.weight.mul_(2)
             else:
-                lanes.run(4)
-                lanes.advance()
-                pairs = lanes.pairs(name)
+                streams.run(4)
+                streams.advance()
+                pairs = streams.pairs(name)
                 assert len(pairs) == 4
                 for (x, y), batch in zip(pairs, batches):
                     assert torch.equal(x, run(nn.Sequential(other.first, nn.ReLU()), batch))
                     assert torch.equal(y, floating.second(torch.relu(floating.first(batch))))
-                lanes.run(2)
-                assert len(lanes.pairs(name)) == 2
+                streams.run(2)
+                assert len(streams.pairs(name)) == 2
     assert counts == {"first": 1, "second": 1}
     assert threading.active_count() == 1
 
@@ -109,20 +109,20 @@ def test_lanes_follow_rows_and_room():
     bench = Workbench(nn.Sequential(nn.Conv2d(64, 8, 3)), QuantConfig(), [torch.randn(1, 64, 9, 9)])
     site = bench.sites[0]  # 576 columns: 9216 rows are wanted
     x, y = torch.empty(1, 64, 32, 32), torch.empty(1, 8, 32, 32)
-    assert lanes_for(site, (x, y), 1, 1) == 9
-    assert lanes_for(site, (x, y), 20, 1) == 20  # none ends without need
+    assert streams_for(site, (x, y), 1, 1) == 9
+    assert streams_for(site, (x, y), 20, 1) == 20  # none ends without need
     large = torch.empty(1, 64, 1000, 1000, device="meta")
-    assert lanes_for(site, (large, torch.empty(1, 8, 1000, 1000, device="meta")), 20, 3) == 3
-    assert least_lanes([torch.empty(1, 3, 384, 384)] * 28) == 12
-    assert least_lanes([torch.empty(1, 3, 2000, 2000)] * 2) == 2
-    assert least_lanes([torch.empty(8, 3, 160, 160)] * 16) == 16
+    assert streams_for(site, (large, torch.empty(1, 8, 1000, 1000, device="meta")), 20, 3) == 3
+    assert least_streams([torch.empty(1, 3, 384, 384)] * 28) == 12
+    assert least_streams([torch.empty(1, 3, 2000, 2000)] * 2) == 2
+    assert least_streams([torch.empty(8, 3, 160, 160)] * 16) == 16
 
 
 def test_fewer_lanes_where_tensors_are_large(monkeypatch):
     monkeypatch.setattr(sequence, "FEW_PIXELS", 1)
     monkeypatch.setattr(sequence, "FEW_IMAGES", 1)
     monkeypatch.setattr(sequence, "STOP_VALUES", 1)
-    monkeypatch.setattr(sequence, "LANES", 1)
+    monkeypatch.setattr(sequence, "STREAMS", 1)
     seen = []
     gather = sequence.gather
     monkeypatch.setattr(
@@ -133,12 +133,12 @@ def test_fewer_lanes_where_tensors_are_large(monkeypatch):
 
 
 def test_lanes_that_ended_for_lack_of_room_do_not_start_again(monkeypatch):
-    for name in ("FEW_PIXELS", "FEW_IMAGES", "LANES", "LANE_PIXELS", "POOLED", "ROWS"):
+    for name in ("FEW_PIXELS", "FEW_IMAGES", "STREAMS", "STREAM_PIXELS", "POOLED", "ROWS"):
         monkeypatch.setattr(sequence, name, 1)
     plans = iter([2, 5, 3, 9, 2, 9, 9, 9])
-    monkeypatch.setattr(sequence, "lanes_for", lambda *_: next(plans))
+    monkeypatch.setattr(sequence, "streams_for", lambda *_: next(plans))
     facts = quantize().quant_record.notes["operators"].values()
-    assert [fact["lanes"] for fact in facts] == [2, 5, 3, 3, 2, 2, 2, 2]
+    assert [fact["streams"] for fact in facts] == [2, 5, 3, 3, 2, 2, 2, 2]
 
 
 def test_a_failing_model_ends_all_lanes():
@@ -149,8 +149,8 @@ def test_a_failing_model_ends_all_lanes():
 
     before = threading.active_count()
     with pytest.raises(ValueError, match="no mask"):
-        with Lockstep(Broken(), Chain(), ["first", "second"], [torch.randn(2, 4)] * 2) as lanes:
-            list(lanes.stops())
+        with PairedRun(Broken(), Chain(), ["first", "second"], [torch.randn(2, 4)] * 2) as streams:
+            list(streams.stops())
     assert threading.active_count() == before
 
 
@@ -256,29 +256,35 @@ def test_resumes_where_it_was(default, tmp_path, monkeypatch):
     def state(**changes):
         return apply_method(small_net(), METHOD, BATCHES, state_dir=tmp_path, changes=changes)
 
-    settled = []
-    settle = sequence.settle
-    monkeypatch.setattr(sequence, "settle", lambda *a: settled.append(1) or settle(*a))
+    fitted = []
+    fit_layer = sequence.fit_layer
+    monkeypatch.setattr(sequence, "fit_layer", lambda *a: fitted.append(1) or fit_layer(*a))
     x = images(3, seed=8)
     state()
     files = sorted(tmp_path.glob("plus-*/*.safetensors"))
-    assert len(settled) == len(files) == len(quant_operators(default))
+    assert len(fitted) == len(files) == len(quant_operators(default))
     for path in files[::2]:
         path.unlink()
-    settled.clear()
+    fitted.clear()
     again = state()
-    assert len(settled) == len(files[::2])
+    assert len(fitted) == len(files[::2])
     assert torch.equal(run(again, x), run(default, x))
-    settled.clear()
+    fitted.clear()
     state(sweeps=1)  # another setting starts anew
-    assert len(settled) == len(files)
+    assert len(fitted) == len(files)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"trials": 0}, {"trials": "x"}, {"act_group_size": 0}, {"weight_group_size": -3}, {"sweeps": -1},
-        {"transforms": "hadamard"}, {"ridges": 0.1}, {"images": 0},
+        {"trials": 0},
+        {"trials": "x"},
+        {"act_group_size": 0},
+        {"weight_group_size": -3},
+        {"sweeps": -1},
+        {"transforms": "hadamard"},
+        {"ridges": 0.1},
+        {"images": 0},
     ],
 )  # fmt: skip
 def test_settings_are_checked(change):
@@ -290,8 +296,8 @@ def test_a_resumed_calibration_runs_as_many_lanes(default, tmp_path, monkeypatch
     for name in (
         "FEW_PIXELS",
         "FEW_IMAGES",
-        "LANES",
-        "LANE_PIXELS",
+        "STREAMS",
+        "STREAM_PIXELS",
         "POOLED",
         "ROWS",
         "ROWS_PER_COLUMN",
@@ -308,7 +314,7 @@ def test_a_resumed_calibration_runs_as_many_lanes(default, tmp_path, monkeypatch
         file.unlink()
     again = calibrate()
     assert again.quant_record.notes == whole.quant_record.notes
-    counts = {fact["lanes"] for fact in whole.quant_record.notes["operators"].values()}
+    counts = {fact["streams"] for fact in whole.quant_record.notes["operators"].values()}
     assert len(counts) > 1
     x = images(2, seed=3)
     assert torch.equal(run(again, x), run(whole, x))

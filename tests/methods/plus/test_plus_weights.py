@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from codtdq.methods.plus.layer import LayerSettings, settle
+from codtdq.methods.plus.layer import LayerSettings, fit_layer
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
 from codtdq.methods.plus.rounding import (
     compensated_codes,
@@ -178,7 +178,7 @@ def test_settling_uses_the_quantized_inputs():
     def settled(settings):
         fit = moments_of(x[:, :3000] / 2, y[:, :3000])
         held = moments_of(x[:, 3000:] / 2, y[:, 3000:])
-        return settle(weight, None, 1, fit, held, settings)
+        return fit_layer(weight, None, 1, fit, held, settings)
 
     result = settled(LayerSettings(4, ridges=(0.001, 0.1)))
     assert result.ridge == 0.001 and result.error < 0.05 * result.float_error

@@ -139,7 +139,8 @@ class _Product(_Kernels):
     def __init__(self, operator: QuantOperator) -> None:
         super().__init__(operator)
         weight = lowered_weight(operator)
-        scale, self._bias = folded(operator, weight.scale)
+        scale = weight.scale if weight.factor is None else weight.scale * weight.factor
+        scale, self._bias = folded(operator, scale)
         self._weights = GpuWeights.pack(weight.codes, scale, token_group(self._act), weight.group)
         self._fused = self._sides is None and self._products.fused_pays(
             self._act, self._weights.shape[0], shared=self._shared is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from codtdq.cli.common import (
     add_calibration,
     add_dataset,
+    add_method,
     add_model,
     add_weights,
     opened_dataset,
@@ -17,12 +18,13 @@ from codtdq.cli.common import (
 )
 from codtdq.errors import ConfigError
 from codtdq.io import write_json
-from codtdq.planning.presets import PRESETS
+from codtdq.planning import PRESETS, CodTdqConfig
 
 if TYPE_CHECKING:
     from codtdq.lab.diagnosis.protection import Proposal
     from codtdq.lab.diagnosis.sensitivity import Sensitivity
 
+DEFAULT_SETTING = "cod-tdq"
 IMAGES = 8  # per state of the model; there are two for every operator
 SHOWN = 15  # rows of the table; --json has all
 
@@ -40,9 +42,7 @@ def register(verbs: Any) -> None:
     )
     add_model(parser, packed=False)
     add_weights(parser)
-    parser.add_argument(
-        "--method", "--preset", dest="method", metavar="P", help="named setting (default cod-tdq)"
-    )
+    add_method(parser, f"variant of the paper's method (default {DEFAULT_SETTING})")
     parser.add_argument("--config", metavar="FILE", help="JSON file of CodTdqConfig fields instead")
     parser.add_argument(
         "--set",
@@ -82,17 +82,18 @@ def run(args: argparse.Namespace) -> None:
 
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
-    if args.method is not None and args.method not in PRESETS:
-        raise ConfigError(
-            f"--method is {args.method!r}; sensitivity switches operators one by one, which needs "
-            f"a preset: {', '.join(PRESETS)}"
-        )
     budget = 0.005 if args.budget is None and args.out else args.budget
     if budget is not None:
         check_budget(budget)  # before minutes of measurement
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
-    config = open_config(model, name=args.method, file=args.config, changes=args.set)
-    assert config is not None
+    config = open_config(
+        model, name=args.method, file=args.config, changes=args.set, default=DEFAULT_SETTING
+    )
+    if not isinstance(config, CodTdqConfig):
+        raise ConfigError(
+            f"the setting is a {type(config).__name__}; sensitivity switches operators one by one, "
+            f"which needs a variant of the paper's method: {', '.join(PRESETS)}"
+        )
     data = opened_dataset(args)
     calibration = calibration_for(
         model, config, args.calibration, args.data_root, args.calibration_images

@@ -62,8 +62,10 @@ def listening(model: nn.Module, hear: Hearing) -> Iterator[None]:
 
     def rows(name: str, x: Tensor, x_hat: Tensor, result: ActivationResult | None) -> None:
         # one copy where the channels come first: everybody who listens walks along tokens
-        width = x.shape[-1]
-        hear(name, x.reshape(-1, width).contiguous(), x_hat.reshape(-1, width).contiguous(), result)
+        tokens = x.reshape(-1, x.shape[-1]).contiguous()
+        # a float input stays one object: that is how a listener knows that nothing was rounded
+        rounded = tokens if x_hat is x else x_hat.reshape(tokens.shape).contiguous()
+        hear(name, tokens, rounded, result)
 
     modules = {name: model.get_submodule(name) for name in heard_operators(model)}
     with listened.listening(modules, rows):

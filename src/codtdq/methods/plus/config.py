@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from codtdq.errors import ConfigError
 from codtdq.methods.plus.choosing import KINDS
@@ -23,7 +24,7 @@ class PlusConfig(QuantConfig):
     token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
     pixel_zero: str = "inside"  # of pixel groups
     pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
-    trials: int = 2  # scales that are weighed per group; 1: plain minimum and maximum
+    trials: int = 2  # scales that are searched per group; 1: plain minimum and maximum
     known_units: bool = True  # of scales, from calibration; False: each image brings its own
     zero_weight: float = 0.0  # extra weight of evidence that falls to zero
     equalize: bool = True  # rescale norms
@@ -35,6 +36,8 @@ class PlusConfig(QuantConfig):
     ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # empty: the float weight is the target
     correct_bias: bool = True
     images: int = 128
+
+    act_groups: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

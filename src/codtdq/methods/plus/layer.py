@@ -21,7 +21,7 @@ from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_rows
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """How weights are settled."""
+    """How weights are fitted."""
 
     bits: int
     group: int = 32
@@ -33,7 +33,7 @@ class LayerSettings:
 
 
 @dataclass(frozen=True)
-class Settled:
+class FittedLayer:
     """The result, and its mean squared output errors on held-out images (if there are any)."""
 
     store: WeightScheme
@@ -43,10 +43,10 @@ class Settled:
     error: float  # of the result
 
 
-def settle(
+def fit_layer(
     weight: Tensor, bias: Tensor | None, groups: int, fit: Moments, held: Moments | None,
     settings: LayerSettings,
-) -> Settled:  # fmt: skip
+) -> FittedLayer:  # fmt: skip
     """Quantize a weight [O, C, *taps] of an operator with `groups` groups.
 
     The moments are used up: of a wide convolution's [K, K] there is no room for many.
@@ -89,7 +89,7 @@ def settle(
     )  # fmt: skip
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
-    return Settled(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
+    return FittedLayer(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
 
 
 def choose_ridge(

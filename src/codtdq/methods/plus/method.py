@@ -12,7 +12,7 @@ One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 - a transform per operator, kept only if it lowers the error on held-out rows (`transforms`,
   `margin`): channel means, scales, channel order, a 32-point Hadamard rotation;
 - weights in groups of 32 per tap, E4M3 scales (`weight_group_size`, `search`): 4 + 8/32 bits.
-  Operators are settled in running order, each against the inputs that the quantized network gives
+  Operators are fitted in running order, each against the inputs that the quantized network gives
   it and the outputs that the float network wants (`sequence`, `lockstep`): a ridge-shifted target
   (`ridges`, by held-out images), rounding that compensates its errors (`compensate`), coordinate
   descent over codes and scales (`sweeps`), and the bias last (`correct_bias`).
@@ -25,7 +25,7 @@ q_w), all codes 4 bits wide. Scales, shifts and orders fold into the operator be
 while its output is quantized; the rotation is 5 additions per value.
 
 The image itself has 8 static bits, as for every method here; attention's own products stay float.
-An operator that runs several times per image (a shared head) is settled on its first call, with the
+An operator that runs several times per image (a shared head) is fitted on its first call, with the
 float weight as target and its own bias: a fit to one call need not suit the others.
 
 Settings were chosen on 24 images of camosynth/val by the agreement with the float masks, after 16
@@ -49,8 +49,8 @@ from codtdq.methods.plus.equalize import equalize_norm
 from codtdq.methods.plus.layer import LayerSettings
 from codtdq.methods.plus.schemes import input_scheme, sketch
 from codtdq.methods.plus.scoring import Scorer
-from codtdq.methods.plus.sequence import settle_in_order
-from codtdq.methods.plus.state import SettledFiles
+from codtdq.methods.plus.sequence import fit_in_order
+from codtdq.methods.plus.state import FittedFiles
 from codtdq.methods.plus.units import unit_of
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
@@ -62,7 +62,7 @@ from codtdq.schemes.transforms import Transform, Transformed
 from codtdq.schemes.weight_groups import FEW_CHANNELS
 from codtdq.schemes.weights import FloatWeight
 
-STATE_FORMAT = 2  # of what a stopped calibration leaves; raised when operators settle otherwise
+STATE_FORMAT = 2  # of what a stopped calibration leaves; raised when operators are fitted otherwise
 
 
 @register_method(
@@ -86,11 +86,11 @@ def cod_tdq_plus(bench: Workbench) -> None:
     if bench.state_dir is not None:
         about = {"method": "cod-tdq-plus", "format": STATE_FORMAT}
         key = fingerprint(bench, bench.batches(config.images), about)
-        files = SettledFiles(bench.state_dir, key)
+        files = FittedFiles(bench.state_dir, key)
     floating = bench.floating()
     stats = collect_inputs(bench, images=config.images)
     chosen = choose_all(bench, stats)
-    stats.clear()  # rows of every operator: room for the images in lockstep
+    stats.clear()  # rows of every operator: room for the images side by side
     facts: dict[str, Any] = {}
     if any(site.weight is not None for site in bench.sites):
         settings = LayerSettings(
@@ -102,7 +102,7 @@ def cod_tdq_plus(bench: Workbench) -> None:
             config.correct_bias,
             config.search,
         )
-        facts = settle_in_order(bench, floating, settings, config.images, files)
+        facts = fit_in_order(bench, floating, settings, config.images, files)
     bench.notes.update(chosen)
     bench.notes["operators"] = facts
 

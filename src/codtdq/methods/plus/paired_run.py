@@ -1,14 +1,14 @@
 """Two networks that run side by side and stop together before every operator.
 
 Calibration images go through the float network and through the one that is being quantized, a few
-images per lane. A lane is a thread that sleeps at an operator with nothing but its living tensors
-in memory; only one lane runs at a time. When all lanes wait at the same operator, its inputs in the
-quantized network and its outputs in the float network can be read as often as needed, and the lanes
-go on once it is settled. So an image runs once through each network, however many operators there
-are, as long as its lane is kept.
+images per stream. A stream is a thread that sleeps at an operator with nothing but its living
+tensors in memory; only one stream runs at a time. When all streams wait at the same operator, its
+inputs in the quantized network and its outputs in the float network can be read as often as
+needed, and the streams go on once it is fitted. So an image runs once through each network,
+however many operators there are, as long as its stream is kept.
 
-Lanes may be fewer than the batches (`run`): where tensors are large some are ended, and where more
-are wanted new ones run through what is settled to where the others are.
+Lanes may be fewer than the batches (`run`): where tensors are large some are ended, and where
+more are wanted new ones run through what is fitted to where the others are.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from codtdq.methods.collect import run_model
 
 
 class _Stopped(BaseException):
-    """Ends a lane from outside; not an Exception, so that no model swallows it."""
+    """Ends a stream from outside; not an Exception, so that no model swallows it."""
 
 
-class Lane:
+class Stream:
     """One batch on its way through one model."""
 
     def __init__(self, model: nn.Module, batch: Any) -> None:
@@ -52,13 +52,13 @@ class Lane:
             raise self._error
 
     def stop(self) -> None:
-        """End the lane wherever it is."""
+        """End the stream wherever it is."""
         self._end = True
         self._go.release()
         self._thread.join()
 
     def pause(self, name: str, tensor: Tensor) -> None:
-        """Called inside the lane's own thread, by a hook: wait at an operator."""
+        """Called inside the stream's own thread, by a hook: wait at an operator."""
         self.at, self.tensor = name, tensor
         self._halted.release()
         self._go.acquire()
@@ -67,14 +67,14 @@ class Lane:
 
     def _run(self, model: nn.Module, batch: Any) -> None:
         self._go.acquire()
-        _current.lane = self
+        _current.stream = self
         try:
             if not self._end:
                 with torch.no_grad():
                     run_model(model, batch)
         except _Stopped:
             pass
-        except BaseException as error:  # handed to whoever advances the lane
+        except BaseException as error:  # handed to whoever advances the stream
             self._error = error
         self.done = True
         self._halted.release()
@@ -83,8 +83,8 @@ class Lane:
 _current = threading.local()
 
 
-class Lockstep:
-    """All lanes of both models. Use as a context manager: it ends the lanes."""
+class PairedRun:
+    """All streams of both models. Use as a context manager: it ends the streams."""
 
     def __init__(
         self,
@@ -105,10 +105,10 @@ class Lockstep:
                 module.register_forward_pre_hook(self._before(name), with_kwargs=True)
             )
         self._models, self._batches = (floating, quantized), batches
-        self.lanes: list[tuple[Lane, Lane]] = []
+        self.streams: list[tuple[Stream, Stream]] = []
         self.run(len(batches) if count is None else count)
 
-    def __enter__(self) -> Lockstep:
+    def __enter__(self) -> PairedRun:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -117,26 +117,28 @@ class Lockstep:
             handle.remove()
 
     def run(self, count: int) -> None:
-        """Have the first `count` lanes, at most one per batch: end others, or start new ones."""
-        while len(self.lanes) > count:
-            for lane in self.lanes.pop():
-                lane.stop()
-        for batch in self._batches[len(self.lanes) : count]:
+        """Have the first `count` streams, at most one per batch: end others, or start new ones."""
+        while len(self.streams) > count:
+            for stream in self.streams.pop():
+                stream.stop()
+        for batch in self._batches[len(self.streams) : count]:
             floating, quantized = self._models
-            self.lanes.append((Lane(floating, batch), Lane(quantized, batch)))
+            self.streams.append((Stream(floating, batch), Stream(quantized, batch)))
 
     def advance(self) -> None:
-        """Bring all lanes to an operator that is not settled, or to their end."""
-        for pair in self.lanes:
-            for lane in pair:
-                while not lane.done and (lane.at is None or lane.at not in self._pending):
-                    lane.advance()
+        """Bring all streams to an operator that is not settled, or to their end."""
+        for pair in self.streams:
+            for stream in pair:
+                while not stream.done and (stream.at is None or stream.at not in self._pending):
+                    stream.advance()
 
     def stops(self) -> Iterator[str]:
-        """Names of operators, each when all lanes that reach it next wait there."""
+        """Names of operators, each when all streams that reach it next wait there."""
         while True:
             self.advance()
-            waiting = {lane.at for pair in self.lanes for lane in pair if lane.at is not None}
+            waiting = {
+                stream.at for pair in self.streams for stream in pair if stream.at is not None
+            }
             if not waiting:
                 return
             name = min(waiting, key=lambda n: self._order[n])
@@ -144,10 +146,10 @@ class Lockstep:
             self._pending.discard(name)
 
     def pairs(self, name: str) -> list[tuple[Tensor, Tensor]]:
-        """(input in the quantized network, output in the float one) of each lane at a stop."""
+        """(input in the quantized network, output in the float one) of each stream at a stop."""
         found = [
             (second.tensor, first.tensor)
-            for first, second in self.lanes
+            for first, second in self.streams
             if first.at == name and second.at == name
         ]
         if not found:
@@ -156,16 +158,16 @@ class Lockstep:
 
     def _before(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            lane = getattr(_current, "lane", None)
-            if lane is not None and name in self._pending:
-                lane.pause(name, (args[0] if args else kwargs["input"]).detach())
+            stream = getattr(_current, "stream", None)
+            if stream is not None and name in self._pending:
+                stream.pause(name, (args[0] if args else kwargs["input"]).detach())
 
         return hook
 
     def _after(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            lane = getattr(_current, "lane", None)
-            if lane is not None and name in self._pending:
-                lane.pause(name, output.detach())
+            stream = getattr(_current, "stream", None)
+            if stream is not None and name in self._pending:
+                stream.pause(name, output.detach())
 
         return hook

@@ -1,7 +1,7 @@
-"""The sequence: operators are settled in running order, each on what the settled ones give it.
+"""The sequence: operators are fitted in running order, each on what the fitted ones give it.
 
-Data stream through both networks in lockstep; of an operator's data only second moments are kept.
-One lane in four is held out: it chooses the ridge, and the errors in the record are its own.
+Data stream through both networks side by side; of an operator's data only second moments are kept.
+One stream in four is held out: it chooses the ridge, and the errors in the record are its own.
 """
 
 from __future__ import annotations
@@ -13,34 +13,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from codtdq.memory import give_back
-from codtdq.methods.plus.layer import LayerSettings, set_bias, settle
+from codtdq.memory import release_memory
+from codtdq.methods.plus.layer import LayerSettings, fit_layer, set_bias
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
-from codtdq.methods.plus.paired_run import Lockstep
-from codtdq.methods.plus.state import SettledFiles
+from codtdq.methods.plus.paired_run import PairedRun
+from codtdq.methods.plus.state import FittedFiles
 from codtdq.methods.workbench import Workbench
-from codtdq.numerics.weight import clip_weight
 from codtdq.operators.quantized import QuantOperator
 from codtdq.operators.tokens import input_tokens
 from codtdq.planning.plan import Site
 from codtdq.progress import Progress
 
-LANE_PIXELS = 8 * 160 * 160  # of the images that run as one batch
+STREAM_PIXELS = 8 * 160 * 160  # of the images that run as one batch
 ALL_PIXELS = 63 * 256 * 256  # of all images: 28 of 384 x 384 fit 8 GB beside a large network
 FEW_PIXELS = 128 * 160 * 160  # of images that always run side by side
 FEW_IMAGES = 12  # of larger ones that do
 STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more could run
-LANES = 4  # at least, where there are so many images
-HELD_OUT = 4  # one lane in so many
+STREAMS = 4  # at least, where there are so many images
+HELD_OUT = 4  # one stream in so many
 ROWS, ROWS_PER_COLUMN = 8192, 16  # of one operator: at most the larger of both
-POOLED = 64  # rows of a lane below which an operator works on pooled vectors
+POOLED = 64  # rows of a stream below which an operator works on pooled vectors
 TRIM_EVERY = 8  # operators
 WIDE = 2048  # columns K of a weight whose matrices [K, K] count in memory
 
 
-def settle_in_order(
+def fit_in_order(
     bench: Workbench, floating: nn.Module, settings: LayerSettings, images: int,
-    files: SettledFiles | None = None,
+    files: FittedFiles | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Quantize the weights of all sites whose width is not None; returns facts by site.
 
@@ -49,32 +48,32 @@ def settle_in_order(
     """
     sites = {site.name: site for site in bench.sites if site.weight_bits is not None}
     facts: dict[str, Any] = {}
-    counts: list[int] = []  # of lanes, operator by operator
+    counts: list[int] = []  # of streams, operator by operator
     for name in list(sites):
         kept = files.restore(name) if files is not None else None
         if kept is not None:
             _install(bench, sites.pop(name), kept[0], kept[1])
             facts[name] = kept[2]
-            counts.append(int(kept[2]["lanes"]))  # to go on as if nothing had happened
+            counts.append(int(kept[2]["streams"]))  # to go on as if nothing had happened
     if not sites:
         return facts
-    batches = lane_batches(bench, images)
-    counts.insert(0, least := least_lanes(batches))
+    batches = stream_batches(bench, images)
+    counts.insert(0, least := least_streams(batches))
     with (
-        Progress("settling operators", len(sites)) as bar,
-        Lockstep(floating, bench.model, list(sites), batches, counts[-1]) as lanes,
+        Progress("fitting operators", len(sites)) as bar,
+        PairedRun(floating, bench.model, list(sites), batches, counts[-1]) as streams,
     ):
-        for number, name in enumerate(lanes.stops()):
-            wanted = lanes_for(sites[name], lanes.pairs(name)[0], counts[-1], least)
+        for number, name in enumerate(streams.stops()):
+            wanted = streams_for(sites[name], streams.pairs(name)[0], counts[-1], least)
             wanted = min(wanted, len(batches))
             # those that had to end once do not start again: each time they would run all the way
             counts.append(wanted if counts == sorted(counts) else min(wanted, counts[-1]))
-            lanes.run(counts[-1])
-            lanes.advance()
+            streams.run(counts[-1])
+            streams.advance()
             if _columns(sites[name]) >= WIDE or number % TRIM_EVERY == 0:
-                give_back()  # room for matrices [K, K]
-            fact = _settle_site(bench, sites[name], lanes.pairs(name), settings)
-            facts[name] = fact = {**fact, "lanes": counts[-1]}
+                release_memory()  # room for matrices [K, K]
+            fact = _fit_site(bench, sites[name], streams.pairs(name), settings)
+            facts[name] = fact = {**fact, "streams": counts[-1]}
             if files is not None:
                 module = sites[name].module
                 assert isinstance(module, QuantOperator)
@@ -83,27 +82,27 @@ def settle_in_order(
     return facts
 
 
-def lane_batches(bench: Workbench, images: int) -> list[Any]:
-    """Calibration images joined to the batches of the lanes; what is no tensor stays as it is."""
+def stream_batches(bench: Workbench, images: int) -> list[Any]:
+    """Calibration images joined to the batches of the streams; what is no tensor stays as it is."""
     first = bench.first_batch()
     if not isinstance(first, Tensor):
         return list(bench.batches(images))
     pixels = max(first[0, 0].numel(), 1)
     count = max(1, min(images, ALL_PIXELS // pixels))
     joined = torch.cat(list(bench.batches(count)))
-    size = max(1, min(LANE_PIXELS // pixels, -(-len(joined) // LANES)))
+    size = max(1, min(STREAM_PIXELS // pixels, -(-len(joined) // STREAMS)))
     return list(joined.split(size))
 
 
-def least_lanes(batches: list[Any]) -> int:
-    """How many lanes always run: all where images are small, else those of FEW_IMAGES."""
+def least_streams(batches: list[Any]) -> int:
+    """How many streams always run: all where images are small, else those of FEW_IMAGES."""
     first = batches[0]
     if not isinstance(first, Tensor) or len(batches) * first[:, 0].numel() <= FEW_PIXELS:
         return len(batches)
-    return min(len(batches), max(LANES, FEW_IMAGES // len(first)))
+    return min(len(batches), max(STREAMS, FEW_IMAGES // len(first)))
 
 
-def lanes_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
+def streams_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
     """Lanes for one operator: as many as its rows ask for, as far as there is room.
 
     None ends for being too much, only for lack of room, and none starts for the sake of a few rows.
@@ -117,24 +116,24 @@ def lanes_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: int)
     return max(least, min(max(wanted, running), room))
 
 
-def _settle_site(
+def _fit_site(
     bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]],
     settings: LayerSettings,
 ) -> dict[str, Any]:  # fmt: skip
     module = site.module
     assert isinstance(module, QuantOperator)
     assert site.weight is not None
-    weight = clip_weight(module.weight_scheme.dequantize(), site.weight.percentile)
+    weight = module.weight_scheme.dequantize()
     settings = dataclasses.replace(
         settings, bits=site.weight.bits, group=site.weight.group_size or 0
     )
     groups = int(getattr(module, "groups", 1))
     fit, held = gather(bench, site, pairs)
     if bench.graph.calls.get(site.name, 1) > 1:
-        # the lanes stop at its first call only: what is fitted there may not suit the others
+        # the streams stop at its first call only: what is fitted there may not suit the others
         settings = _unfitted(settings)
     bias = module._parameters.get("bias")
-    result = settle(weight, bias, groups, fit, held, settings)
+    result = fit_layer(weight, bias, groups, fit, held, settings)
     fact = {"ridge": result.ridge, "float_error": result.float_error, "error": result.error}
     _install(bench, site, result.store, result.bias)
     return fact
@@ -143,22 +142,22 @@ def _settle_site(
 def gather(
     bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]]
 ) -> tuple[Moments, Moments | None]:
-    """Moments of a site's data: of the lanes to fit, and of those held out (None: too few)."""
+    """Moments of a site's data: of the streams to fit, and of those held out (None: too few)."""
     module = site.module
     assert isinstance(module, QuantOperator)
     columns = _columns(site)
     share = max(1, max(ROWS, ROWS_PER_COLUMN * columns) // len(pairs))
     sums: list[Moments] = []
-    for lane, (x, y) in enumerate(pairs):
+    for stream, (x, y) in enumerate(pairs):
         rows, wanted = _rows(module, x, y)
         if rows.shape[1] > share:
-            generator = bench.generator("positions", site.name, lane)
+            generator = bench.generator("positions", site.name, stream)
             pick = torch.randperm(rows.shape[1], generator=generator)[:share]
             rows, wanted = rows[:, pick], wanted[:, pick]
         if not sums:
             origin = rows.mean(1), wanted.mean(1)
             sums = [Moments(*origin), Moments(*origin)]
-        sums[lane % HELD_OUT == HELD_OUT - 1].add(rows, wanted)
+        sums[stream % HELD_OUT == HELD_OUT - 1].add(rows, wanted)
     fit, held = sums
     return fit, held if held.rows else None
 

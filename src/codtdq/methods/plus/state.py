@@ -1,4 +1,4 @@
-"""Settled operators on disk, so that a calibration that was stopped goes on where it was.
+"""FittedLayer operators on disk, so that a calibration that was stopped goes on where it was.
 
 The choice of transforms is repeated on a new start (one pass, deterministic); what takes long, the
 settling of each operator, is not.
@@ -21,7 +21,7 @@ from codtdq.io import atomic_path
 from codtdq.schemes.base import WeightScheme, build_weight_scheme
 
 
-class SettledFiles:
+class FittedFiles:
     """One file per operator under a directory that belongs to one fingerprint."""
 
     def __init__(self, directory: Path, key: str) -> None:

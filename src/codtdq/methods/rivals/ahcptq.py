@@ -25,6 +25,7 @@ Deviations from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ GAMMA = (0.125, 0.25, 0.5)
 class AhcptqConfig(QuantConfig):
     """Settings of AHCPTQ."""
 
+    weight_groups: ClassVar[bool] = False  # reconstruction rounds whole outputs
+
     groups: int = GROUPS  # of channels, in the end
     search_images: int = 16  # for rho and gamma
 
@@ -72,7 +75,7 @@ class AhcptqConfig(QuantConfig):
 def ahcptq(bench: Workbench) -> None:
     """Choose a grid by what made the input, then reconstruct."""
     config: AhcptqConfig = bench.config
-    if config.weight_bits is None and config.act_bits is None:
+    if not bench.quantizes:
         return
     engine = Reconstruction(bench)
     quantized = [site for site in bench.sites if site.act_bits is not None]

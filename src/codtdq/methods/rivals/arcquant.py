@@ -26,6 +26,7 @@ per tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -45,7 +46,14 @@ IMAGE_RANGE_IMAGES = 16  # calibration images of plain NVFP4: only the image's o
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArcQuantConfig(QuantConfig):
+class Nvfp4Config(QuantConfig):
+    """Settings of the plain format."""
+
+    weight_groups: ClassVar[bool] = False  # blocks of 16 are the format
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArcQuantConfig(Nvfp4Config):
     """Settings of ARCQuant."""
 
     threshold: float = 0.125  # of a row's largest magnitude: larger entries count as outliers
@@ -86,6 +94,7 @@ def arcquant(bench: Workbench) -> None:
 
 @register_method(
     "nvfp4",
+    config=Nvfp4Config,
     title="NVFP4 (round to nearest)",
     source="NVIDIA Blackwell format",
     evidence=OWN,

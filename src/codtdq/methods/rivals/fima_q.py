@@ -42,7 +42,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -75,6 +75,8 @@ _SOURCE = "Wu et al., CVPR 2025"
 @dataclass(frozen=True, kw_only=True)
 class FimaQConfig(QuantConfig):
     """Settings of FIMA-Q. None leaves a number to the step budget."""
+
+    weight_groups: ClassVar[bool] = False  # reconstruction rounds whole outputs
 
     init_images: int = 128
     init_rounds: int = 3  # alternating searches by output error
@@ -109,11 +111,11 @@ def fima_q(bench: Workbench) -> None:
     """Quantize by the searched start, then learn block by block."""
     config = bench.config
     assert isinstance(config, FimaQConfig)
-    if config.act_bits is not None:
+    if bench.quantizes_inputs:
         ratios = fold_norms(bench, config.init_images)
         bench.notes["folded_norms"] = len(ratios)
         bench.notes["largest_fold_ratio"] = max(ratios.values(), default=1.0)
-    quantized = config.weight_bits is not None or config.act_bits is not None
+    quantized = bench.quantizes
     # made before anything is installed: its float model is the folded one
     engine = _engine(bench) if config.reconstruct and quantized else None
     windows = collect_windows(bench, config.init_images) if quantized else {}

@@ -135,7 +135,7 @@ def igq_vit(bench: Workbench) -> None:
             inputs = _grouped(bench, site, stats[site.name], positions[site.name])
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.float_weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits, group=site.weight_group)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
 

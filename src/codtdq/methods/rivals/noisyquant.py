@@ -250,14 +250,19 @@ def noisyquant(bench: Workbench) -> None:
     assert isinstance(config, NoisyQuantConfig)
     for site in bench.sites:
         if site.weight_bits is not None:
-            bench.install(site, weight=UniformWeight.minmax(site.float_weight, site.weight_bits))
+            bench.install(
+                site,
+                weight=UniformWeight.minmax(
+                    site.float_weight, site.weight_bits, group=site.weight_group
+                ),
+            )
 
     def clip(site: Site, fields: Fields, absmax: Tensor) -> None:
         assert site.act_bits is not None
         step = clip_step(fields, absmax, site.float_weight, site.act_bits, config.clip_points)
         bench.install(site, inputs=StaticUniform(site.act_bits, symmetric=True, step=step))
 
-    if config.act_bits is not None:
+    if bench.quantizes_inputs:
         in_order(bench, config, clip)
         add_noise(bench, config)
 
@@ -274,5 +279,5 @@ def noisyquant_on_ptq4vit(bench: Workbench) -> None:
     config = bench.config
     assert isinstance(config, NoisyPTQ4ViTConfig)
     search_scales(bench)
-    if config.act_bits is not None:
+    if bench.quantizes_inputs:
         add_noise(bench, config)

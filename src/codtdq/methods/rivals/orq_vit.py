@@ -145,7 +145,7 @@ def orq_vit(bench: Workbench) -> None:
             inputs = static_range(_some(stats[site.name].rows), site.act_bits, rules)
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.float_weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits, group=site.weight_group)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
     bench.notes["rules"] = chosen  # [kappa, tau] of each Linear; null: full range

@@ -59,7 +59,7 @@ def per_token(bench: Workbench) -> None:
             inputs = DynamicToken(site.act_bits, symmetric=False)
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.float_weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits, group=site.weight_group)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ WEIGHT_CLIPS = tuple(1 - 0.05 * k for k in range(13))  # of the range of an outp
 @dataclass(frozen=True, kw_only=True)
 class PqSamConfig(QuantConfig):
     """Settings of PQ-SAM."""
+
+    weight_groups: ClassVar[bool] = False  # tuning learns one scale per output
 
     outlier: float = 10.0  # lambda: interquartile ranges beyond which OHC clamps
     quantile: float = 0.25  # alpha: quantiles that decide about a group

@@ -27,6 +27,7 @@ Deviations from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,8 @@ from codtdq.schemes.weights import FloatWeight
 @dataclass(frozen=True, kw_only=True)
 class Ptq4SamConfig(QuantConfig):
     """Settings of PTQ4SAM."""
+
+    weight_groups: ClassVar[bool] = False  # reconstruction rounds whole outputs
 
     reconstruct: bool = True
     flip_bimodal: bool = False  # BIG's sign flips on operator inputs
@@ -80,10 +83,10 @@ class Ptq4SamConfig(QuantConfig):
 def ptq4sam(bench: Workbench) -> None:
     """Install the starting grids, then reconstruct unless the variant does not."""
     config: Ptq4SamConfig = bench.config
-    if config.weight_bits is None and config.act_bits is None:
+    if not bench.quantizes:
         return
     engine = Reconstruction(bench) if config.reconstruct else None
-    stats = collect_inputs(bench) if config.act_bits is not None else {}
+    stats = collect_inputs(bench) if bench.quantizes_inputs else {}
     weights: dict[str, Tensor] = {}
     flipped = []
     for site in bench.sites:

@@ -30,7 +30,7 @@ operator with three times as many outputs as inputs) and one per output channel 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ GRANULARITIES = ("released", "per_tensor", "per_channel")
 @dataclass(frozen=True, kw_only=True)
 class PTQ4ViTConfig(QuantConfig):
     """Settings of PTQ4ViT."""
+
+    weight_groups: ClassVar[bool] = False  # its search has one scale per output
 
     metric: str = FISHER  # "fisher", or "mse" for g = 1
     w_granularity: str = "released"
@@ -252,7 +254,7 @@ def search_scales(bench: Workbench) -> None:
     """Sample, search and install every operator."""
     config = bench.config
     assert isinstance(config, PTQ4ViTConfig)
-    if config.weight_bits is None and config.act_bits is None:
+    if not bench.quantizes:
         return
     samples = sample_operators(
         bench, metric=config.metric, images=config.search_images, positions=config.positions

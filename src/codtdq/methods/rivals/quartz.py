@@ -134,5 +134,7 @@ def quartz(bench: Workbench) -> None:
             step = (stats[site.name].absmax.amax() / LARGEST).clamp(min=EPS)
             inputs = ZeroSuppressed(site.act_bits, config.block, config.rounded, step=step)
         if site.weight_bits is not None:
-            weight = UniformWeight.minmax(site.float_weight, site.weight_bits)
+            weight = UniformWeight.minmax(
+                site.float_weight, site.weight_bits, group=site.weight_group
+            )
         bench.install(site, inputs=inputs, weight=weight)

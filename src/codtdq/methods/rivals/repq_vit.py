@@ -99,7 +99,9 @@ def repq_vit(bench: Workbench) -> None:
     def start(site: Site, x: Tensor) -> None:
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(weights[site.name], site.weight_bits)
+            weight = percentile_weight(
+                weights[site.name], site.weight_bits, group=site.weight_group
+            )
         if site.act_bits is None:
             bench.install(site, weight=weight)
             return
@@ -199,5 +201,10 @@ def _fold(
         else:
             rescale_at_operator(bench, site, inputs, scale, shift)
         if site.weight_bits is not None:
-            bench.install(site, weight=percentile_weight(site.float_weight, site.weight_bits))
+            bench.install(
+                site,
+                weight=percentile_weight(
+                    site.float_weight, site.weight_bits, group=site.weight_group
+                ),
+            )
     return folded

@@ -100,7 +100,10 @@ def smoothquant(bench: Workbench) -> None:
                 rescale_at_operator(bench, site, inner, scale)
             if site.weight_bits is not None:
                 bench.install(
-                    site, weight=UniformWeight.minmax(site.float_weight, site.weight_bits)
+                    site,
+                    weight=UniformWeight.minmax(
+                        site.float_weight, site.weight_bits, group=site.weight_group
+                    ),
                 )
     bench.notes.update(folded_groups=folded, explicit_groups=len(groups) - folded)
 

@@ -215,7 +215,7 @@ def token_bitwidth(bench: Workbench) -> None:
             inputs = percentile_input(stats[site.name].rows, site.act_bits)
         weight = None
         if site.weight_bits is not None:
-            weight = percentile_weight(site.float_weight, site.weight_bits)
+            weight = percentile_weight(site.float_weight, site.weight_bits, group=site.weight_group)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
     bench.notes["token_bits"] = layers

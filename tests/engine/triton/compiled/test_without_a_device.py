@@ -17,7 +17,8 @@ pytestmark = gpu_cases.compiled
 
 def test_import_touches_neither_triton_nor_a_device():
     code = (
-        "import sys, torch, codtdq, codtdq.engine, codtdq.engine.triton.executors, codtdq.engine.triton.device; "
+        "import sys, torch, codtdq, codtdq.engine; "
+        "import codtdq.engine.triton.executors, codtdq.engine.triton.device; "
         "assert 'triton' not in sys.modules; assert not torch.cuda.is_initialized()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
