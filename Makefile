@@ -13,7 +13,7 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
 
 # What ruff and clang-format look after.
-PYTHON_CODE := src tests benchmarks
+PYTHON_CODE := src tests benchmarks examples
 CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc tests/engine/cpu,\
 	$(wildcard $(folder)/*.cpp $(folder)/*.h))
 
@@ -43,8 +43,9 @@ setup: $(VENV)/.base
 demo: $(VENV)/.base
 	$(PY) -m codtdq demo
 
+# A process for each core, one thread each; a file stays in one process, with its fixtures.
 test: $(VENV)/.test
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(PY) -m pytest -m slow

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.evaluation import CalibrationImages, evaluate
+from codtdq.evaluation.batching import batch_size_for
 from codtdq.evaluation.predict import mask_logits
 from codtdq.lab.stress import plant_outliers
 from codtdq.methods import apply_method
@@ -38,7 +39,7 @@ INGREDIENTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "weighed ranges": ({"trials": 1}, {"trials": 2}),
     "equalised norms": ({"equalize": False}, {"equalize": True}),
     "transforms": ({"transforms": []}, {"transforms": ["shift", "scale", "order", "hadamard"]}),
-    "weight groups": ({"weight_group": 0}, {"weight_group": 32}),
+    "weight groups": ({"weight_group_size": None}, {"weight_group_size": 32}),
     "searched weight scales": ({"search": False}, {"search": True}),
     "ridge-shifted target": ({"ridges": []}, {"ridges": [0.01, 0.05, 0.3]}),
     "compensation": ({"compensate": False}, {"compensate": True}),
@@ -70,9 +71,11 @@ def settings() -> dict[str, tuple[str, dict[str, object]]]:
 
 
 def probabilities(model: nn.Module, like: nn.Module, batches: list[Tensor]) -> Tensor:
-    """Masks [N, 1, h, w] between 0 and 1."""
+    """Masks [N, 1, h, w] between 0 and 1, in batches whose images do not change each other."""
+    size = batch_size_for(model)
     with torch.no_grad():
-        return torch.cat([torch.sigmoid(mask_logits(model, like.info, b)) for b in batches])
+        parts = [part for batch in batches for part in batch.split(size)]
+        return torch.cat([torch.sigmoid(mask_logits(model, like.info, part)) for part in parts])
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def uncalibrated(model: nn.Module, sites: list[Site], parts: list[list[str]]) ->
         module = model.get_submodule(site.name)
         assert isinstance(module.weight, Tensor)
         inputs, weight = scheme(site, chosen), nearest_weight(module.weight)
-        operator_for(module).adopt(module, inputs=inputs, weight=weight, role=site.role)
+        operator_for(module).adopt(module, site, inputs=inputs, weight=weight)
     return model.eval()
 
 
@@ -124,7 +124,7 @@ def main() -> None:
     torch.manual_seed(0)
     keep_memory()
     model = build_model(given.model).eval()
-    base = codtdq.quantize(model, "cod-tdq")
+    base = codtdq.quantize(model, "cod-tdq", backend="reference")
     sites = [operator.site for operator in quant_operators(base).values()]
     count, share = len(sites), given.transformed
     whole = [int((i + 1) * share) > int(i * share) for i in range(count)]

@@ -57,8 +57,10 @@ class Pair:
 
     def __init__(self, name: str, preset: str) -> None:
         self.name, self.preset = name, preset
-        self.simulated = codtdq.quantize(codtdq.create_model(name), preset).eval()
-        self.triton = codtdq.quantize(codtdq.create_model(name), preset).eval()
+        self.simulated, self.triton = (
+            codtdq.quantize(codtdq.create_model(name), preset, backend="reference")
+            for _ in range(2)
+        )
         self.info = info_of(self.simulated)
         record = use_backend(self.triton, "triton")
         if record.fallbacks:

@@ -18,6 +18,7 @@ from codtdq.planning import PRESETS, CodTdqConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+README = ROOT / "README.md"
 SOURCE = Path(codtdq.__file__).parent
 NO_RUN, CHECKED = "<!-- no-run -->", "<!-- checked -->"
 # a fenced block with the comment line before it, if there is one
@@ -80,7 +81,7 @@ def test_the_pages_are_there():
             "cli.md"} <= {path.name for path in PAGES}  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PAGES, README], ids=lambda path: path.stem)
 def test_code_runs_and_prints_what_the_page_shows(path, sandbox):
     namespace = {"__name__": "example"}
     printed = None
@@ -145,6 +146,26 @@ def test_commands_in_the_pages_parse():
     assert seen
 
 
+def test_commands_in_the_readme_parse():
+    """Its blocks are for a shell: a command per line, with a comment behind some."""
+    text = "\n".join(block.text for block in blocks(README) if block.language == "sh")
+    lines = re.findall(r"^codtdq (.+)$", text, re.MULTILINE)
+    for line in lines:
+        build_parser().parse_args(shlex.split(line, comments=True))
+    assert len(lines) >= 8
+
+
+def test_pages_name_tests_and_sources_that_exist():
+    named = {
+        (path.name, found)
+        for path in [*PAGES, README, ROOT / "CONTRIBUTING.md"]
+        for found in re.findall(r"`((?:tests|src/codtdq|benchmarks)/[\w./-]+)`", path.read_text())
+    }
+    new = {"tests/schemes/"}  # a folder that the first test of a new scheme opens
+    assert len(named) >= 5
+    assert not [entry for entry in named if entry[1] not in new and not (ROOT / entry[1]).exists()]
+
+
 def test_cited_equations_are_explained():
     source, method = source_text(), page("method.md")
     names = set(re.findall(r"\bEq\. (\w+)", source))
@@ -166,6 +187,15 @@ def test_every_field_stands_with_its_default():
             assert set(value.values()) == {"per_token_group"} and "per_token_group" in rows[name]
         else:
             assert json.loads(rows[name].strip("`")) == value, name
+
+
+def test_every_switch_of_an_ingredient_changes_the_config():
+    default = codtdq.config("cod-tdq-plus")
+    table = page("cod-tdq-plus.md").split("| switch that takes it out |")[1].split("\n\n")[0]
+    switches = re.findall(r"`(\w+)=([^`]+)`", table)
+    assert len(switches) >= 10
+    for field, value in switches:
+        assert default.replace(**{field: json.loads(value)}) != default, field
 
 
 def test_every_preset_stands_with_its_numbers():
@@ -202,7 +232,7 @@ def test_every_verb_and_model_and_data_set_is_described():
 
 
 @pytest.mark.parametrize(
-    "path", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem
+    "path", [*PAGES, README, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem
 )
 def test_relative_links_resolve(path):
     text = BLOCK.sub("", path.read_text())

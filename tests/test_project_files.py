@@ -68,6 +68,10 @@ def test_skeletons_of_schemes_and_method_quantize_a_model(monkeypatch):
     site = "mlp.fc1"
     steps = [done.get_submodule(site).input_scheme.step for done in (kept, full)]
     assert torch.allclose(steps[0], 0.5 * steps[1]) and kept.quant_record.name == "shrunk"
+    free = codtdq.config("shrunk", weight_bits=None, act_bits=None)
+    off = codtdq.quantize(model, free, calibration=batches)
+    with torch.no_grad():
+        assert torch.allclose(off(images()), model(images()), atol=1e-5)
 
 
 def test_folders_in_the_import_table_exist():

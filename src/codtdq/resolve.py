@@ -21,11 +21,16 @@ CALIBRATION_SPLIT = "camosynth/calib"
 
 
 def open_model(
-    spec: str, checkpoint: str | Path | None = None, *, untrained: bool = False
+    spec: str,
+    checkpoint: str | Path | None = None,
+    *,
+    untrained: bool = False,
+    backend: str = "auto",
 ) -> nn.Module:
     """A model by registered name (with its shipped or given weights), or a quantized directory.
 
     untrained: accept fresh weights where none are shipped or given.
+    backend: who executes a quantized model.
     """
     path = Path(spec)
     if spec not in list_models() and (path.exists() or "/" in spec):
@@ -36,7 +41,7 @@ def open_model(
             )
         if checkpoint is not None:
             raise ConfigError(f"--checkpoint goes with a registered model, not with {spec}")
-        return load(path)
+        return load(path, backend=backend)
     if checkpoint is None and model_info(spec).weights is None and not untrained:
         raise ConfigError(
             f"no weights of {spec} come with the package; pass --checkpoint FILE, or --untrained "

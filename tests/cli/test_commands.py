@@ -133,20 +133,20 @@ def test_quantize_calibrates_by_default_and_goes_on_where_it_was_stopped(
     from codtdq.methods.plus import sequence
 
     arguments = ["quantize", *TINY, "--calibration-images", "4", "--out", tmp_path / "packed"]
-    settled, settle = [], sequence.settle
+    fitted, fit_layer = [], sequence.fit_layer
 
     def stopped(*args):
-        if len(settled) == 1:
+        if len(fitted) == 1:
             raise KeyboardInterrupt
-        settled.append(settle(*args))
-        return settled[-1]
+        fitted.append(fit_layer(*args))
+        return fitted[-1]
 
-    monkeypatch.setattr(sequence, "settle", stopped)
+    monkeypatch.setattr(sequence, "fit_layer", stopped)
     assert run(*arguments)[0] == 130
     kept = tmp_path / "packed.unfinished"
     assert len(list(kept.rglob("*.safetensors"))) == 1 and not (tmp_path / "packed").exists()
     later = []
-    monkeypatch.setattr(sequence, "settle", lambda *args: later.append(1) or settle(*args))
+    monkeypatch.setattr(sequence, "fit_layer", lambda *args: later.append(1) or fit_layer(*args))
     code, out, err = run(*arguments, "--resume")
     assert (code, err) == (0, "") and len(later) == 1 and not kept.exists()
     assert "cod-tdq-plus" in out and "bits per value: weights 4." in out
@@ -167,6 +167,17 @@ def test_eval_limits_and_presets_with_calibration(run, folder):
     assert code == 0 and json.loads(out)["count"] == 2
     code, out, _ = run("eval", *TINY, "--limit", 4)
     assert code == 0 and "camosynth" in out and "MAE" in out
+
+
+def test_the_backend_can_be_chosen_for_packed_models_and_on_the_fly(run, folder, tmp_path):
+    run("quantize", *TINY, "--method", "cod-tdq", "--out", tmp_path / "packed")
+    for source in (["--model", tmp_path / "packed"], [*TINY, "--method", "cod-tdq"]):
+        argv = ["eval", *source, "--dataset", folder, "--json", "--backend"]
+        used = json.loads(run(*argv, "reference")[1])["provenance"]["backend"]
+        assert used["name"] == "reference" and used["reason"] == "asked for"
+        with native.disabled():
+            code, out, err = run(*argv, "cpu")
+        assert code == 2 and out == "" and "turned off" in err and err.count("\n") == 1
 
 
 def test_untrained_models_are_refused_unless_asked_for(run):

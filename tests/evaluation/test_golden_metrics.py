@@ -12,22 +12,24 @@ from codtdq.planning import list_presets
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_metrics.json").read_text())
 CELLS = [(m, p) for m in ("cfrn-small", "escnet-small") for p in list_presets()]
+# Four-bit roundings flip with the last bit of a float product before them, and a broken network
+# amplifies that: whole-network numbers of four bits are those of one processor only. Elsewhere
+# `test_golden_operators` compares every decision, operator by operator, bit for bit.
+STEADY = [(model, preset) for model, preset in CELLS if preset in ("fp32", "w8a8", "w4a8")]
 
 
-def check(model, preset, kind, capsys):
+def check(model, preset, kind, capsys, tolerance):
     expected = GOLDEN["models"][model][preset][kind]
     limit = GOLDEN["short"] if kind == "short" else GOLDEN["limit"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        code = main(["eval", "--model", model, "--preset", preset, "--limit", str(limit), "--json"])
+        words = f"eval --model {model} --method {preset} --limit {limit} --backend reference --json"
+        code = main(words.split())
     finally:
         torch.set_num_threads(threads)
     assert code == 0
     found = json.loads(capsys.readouterr().out)["metrics"]
-    # Four-bit roundings flip with the last bit of a product, and a broken network amplifies that:
-    # with other vector instructions single cells of 8 images were seen to move by 0.022.
-    tolerance = 1e-3 if same_processor() else 4e-2
     for key in ("S", "wF", "E_mean", "F_max", "MAE"):
         assert found[key] == pytest.approx(expected[key], abs=tolerance), key
 
@@ -37,15 +39,17 @@ def same_processor():
     return all(here[key] == recorded[key] for key in ("cpu", "cpu_capability", "torch"))
 
 
-@pytest.mark.parametrize(("model", "preset"), CELLS)
+@pytest.mark.parametrize(("model", "preset"), STEADY)
 def test_short_runs_repeat_the_recorded_metrics(model, preset, capsys):
-    check(model, preset, "short", capsys)
+    check(model, preset, "short", capsys, 1e-3 if same_processor() else 2e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "preset"), CELLS)
 def test_full_runs_repeat_the_recorded_metrics(model, preset, capsys):
-    check(model, preset, "full", capsys)
+    if not same_processor() and (model, preset) not in STEADY:
+        pytest.skip(f"recorded on {GOLDEN['environment']['cpu']}: four bits repeat there only")
+    check(model, preset, "full", capsys, 1e-3 if same_processor() else 2e-3)
 
 
 def test_the_weights_are_worth_quantizing():

@@ -10,7 +10,7 @@ from codtdq.methods.collect import InputStats
 from codtdq.methods.rivals.bimodal import flip_columns, flips_of
 from codtdq.methods.rivals.learning import DroppingInput
 from codtdq.methods.rivals.sam_grids import averaged_grid, searched_weight
-from codtdq.operators import quant_operators
+from codtdq.operators import listening, quant_operators
 from codtdq.schemes.inputs import Rescaled, StaticUniform
 from codtdq.schemes.weights import UniformWeight
 from small_nets import images, small_net

@@ -185,7 +185,8 @@ def test_search_equals_running_every_candidate(name: str) -> None:
             model = nn.Sequential(nn.Conv2d(3, 12, 1), grouped, nn.Conv2d(8, 1, 1))
         name = "1"
     bench = bench_of(model, images(2))
-    site = dataclasses.replace(bench.site(name), act_bits=4)
+    site = bench.site(name)
+    assert site.act_bits == site.weight_bits == 4
     seen: dict[str, Tensor] = {}
     handle = site.module.register_forward_hook(lambda m, a, y: seen.update(x=a[0], y=y))
     with torch.no_grad():

@@ -12,7 +12,7 @@ from codtdq.evaluation import CalibrationImages, evaluate
 from codtdq.methods import Workbench, apply_method, method_info
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.rivals.smoothquant import input_weight_peak, reader_groups, smoothing_scale
-from codtdq.operators import quant_operators
+from codtdq.operators import listening, quant_operators
 from codtdq.planning import QuantConfig
 from codtdq.schemes.inputs import DynamicToken, Rescaled, StaticUniform
 from small_nets import images, small_net
@@ -27,11 +27,11 @@ def sqnr(y, y_hat):
 def listened(model, x):
     """What every operator multiplies with its weight: {name: rows [N, C]}."""
     found = {}
-    for name, operator in quant_operators(model).items():
-        operator.listener = lambda module, _, x_hat, name=name: found.update(
-            {name: x_hat.flatten(0, 1)}
-        )
-    with torch.no_grad():
+
+    def hear(name, tokens, x_hat, statistics):
+        found[name] = x_hat.flatten(0, 1)
+
+    with listening(quant_operators(model), hear), torch.no_grad():
         model(x)
     return found
 

@@ -25,8 +25,10 @@ from codtdq.data import ImageLike, open_dataset
 def masks(photo: Path) -> list[NDArray[np.uint8]]:
     names: list[str] = codtdq.list_models()
     model: torch.nn.Module = codtdq.create_model(names[0], pretrained=False)
-    print(codtdq.plan(model, "cod-tdq").totals())
-    quantized = codtdq.quantize(model, "cod-tdq")
+    settings: codtdq.QuantConfig = codtdq.config("cod-tdq", zero_ratio=0.4)
+    print(codtdq.plan(model, settings).totals(), codtdq.CodTdqConfig().tau)
+    quantized = codtdq.quantize(model, settings, calibration=[torch.zeros(1, 3, 8, 8)])
+    codtdq.use_backend(quantized, "reference")
     codtdq.save(quantized, photo.with_suffix(""))
     restored: torch.nn.Module = codtdq.load(photo.with_suffix(""), backend="cpu")
     scores: dict[str, float] = codtdq.evaluate(restored, open_dataset("camosynth", limit=4)).metrics
@@ -55,6 +57,7 @@ model = codtdq.create_model("cfrn-small", weights="file")
 count: int = codtdq.list_models()
 codtdq.predict(model, 3)
 codtdq.quantise(model)
+codtdq.quantize(model, budget=3)
 """
 
 
@@ -86,6 +89,7 @@ def test_mypy_sees_mistakes_in_a_user_script(check):
         'expression has type "list[str]", variable has type "int"',
         'Argument 2 to "predict" has incompatible type "int"',
         'Module has no attribute "quantise"',
+        'Argument "budget" to "quantize" has incompatible type "int"',
     ):
         assert message in found
 

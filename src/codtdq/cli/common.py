@@ -84,6 +84,12 @@ def add_config(
     parser.add_argument("--overrides", metavar="FILE", help="JSON file of per-layer overrides")
     if learns:
         parser.add_argument(
+            "--backend",
+            choices=["auto", "reference", "cpu", "triton"],
+            default="auto",
+            help="who executes a quantized model (default auto: the native engine where it can)",
+        )
+        parser.add_argument(
             "--budget",
             choices=["fast", "paper"],
             default="fast",
@@ -195,7 +201,7 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
     """
     from codtdq.resolve import open_config, open_model, quantize_for
 
-    model = open_model(args.model, args.checkpoint, untrained=args.untrained)
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained, backend=args.backend)
     config = open_config(
         model,
         name=args.method,
@@ -215,7 +221,7 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
         seed=args.seed,
         budget=args.budget,
         state_dir=state_dir,
-        backend=getattr(args, "backend", None) or "auto",
+        backend=args.backend,
     )
 
 

@@ -112,7 +112,7 @@ def _register_storage(kinds: Any) -> None:
         type=words,
         default=["cod-tdq"],
         metavar="P,..",
-        help="presets to store (default cod-tdq)",
+        help="methods or presets to store (default cod-tdq)",
     )
     parser.add_argument(
         "--packed", metavar="DIR", help="a directory that `codtdq quantize` wrote, instead"
