@@ -1,4 +1,4 @@
-"""Quantize a network by two methods, skip a layer, save, load, predict and score: one way for all."""
+"""Quantize a network by two methods, skip layers, save, load, predict, score: one way for both."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq import data as data
     from codtdq import metrics as metrics
     from codtdq import models as models
+    from codtdq.api import config as config
     from codtdq.api import load as load
     from codtdq.api import plan as plan
     from codtdq.api import preset as preset
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq.api import save as save
     from codtdq.declarations import Declaration as Declaration
     from codtdq.declarations import declare as declare
+    from codtdq.engine import backend_of as backend_of
+    from codtdq.engine import use_backend as use_backend
     from codtdq.errors import CodtdqError as CodtdqError
     from codtdq.evaluation.evaluate import evaluate as evaluate
     from codtdq.evaluation.predict import predict as predict
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq.models import list_models as list_models
     from codtdq.models import register_model as register_model
     from codtdq.operators.calibration import CalibrationContext as CalibrationContext
+    from codtdq.planning.cod_tdq_config import CodTdqConfig as CodTdqConfig
     from codtdq.planning.config import QuantConfig as QuantConfig
     from codtdq.planning.plan import QuantPlan as QuantPlan
     from codtdq.planning.presets import list_presets as list_presets

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from codtdq.data import Dataset
+    from codtdq.planning import QuantConfig
 
 DEFAULT_MODEL = "cfrn-small"
 DEFAULT_METHOD = "cod-tdq-plus"  # as in Python
@@ -194,15 +195,11 @@ def add_postprocess(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> nn.Module:
-    """The model that the arguments name, quantized if they give a setting or the verb has one.
+def opened_config(model: nn.Module, args: argparse.Namespace) -> QuantConfig | None:
+    """The config that the options of `add_config` mean for a model; None: none was asked for."""
+    from codtdq.resolve import open_config
 
-    state_dir: where a method that takes long keeps what it has finished.
-    """
-    from codtdq.resolve import open_config, open_model, quantize_for
-
-    model = open_model(args.model, args.checkpoint, untrained=args.untrained, backend=args.backend)
-    config = open_config(
+    return open_config(
         model,
         name=args.method,
         file=args.config,
@@ -210,6 +207,17 @@ def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> 
         overrides=args.overrides,
         default=args.default_method,
     )
+
+
+def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> nn.Module:
+    """The model that the arguments name, quantized if they give a setting or the verb has one.
+
+    state_dir: where a method that takes long keeps what it has finished.
+    """
+    from codtdq.resolve import open_model, quantize_for
+
+    model = open_model(args.model, args.checkpoint, untrained=args.untrained, backend=args.backend)
+    config = opened_config(model, args)
     if config is None:
         return model
     return quantize_for(

@@ -6,7 +6,15 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from codtdq.cli.common import DEFAULT_METHOD, add_config, add_model, print_json, table, verb
+from codtdq.cli.common import (
+    DEFAULT_METHOD,
+    add_config,
+    add_model,
+    opened_config,
+    print_json,
+    table,
+    verb,
+)
 
 if TYPE_CHECKING:
     from codtdq.engine import BackendRecord
@@ -51,17 +59,9 @@ def run_plan(args: argparse.Namespace) -> None:
     from codtdq.engine import predict_backend
     from codtdq.methods import outline
     from codtdq.models import build_model
-    from codtdq.resolve import open_config
 
     model = build_model(args.model)
-    config = open_config(
-        model,
-        name=args.method,
-        file=args.config,
-        changes=args.set,
-        overrides=args.overrides,
-        default=args.default_method,
-    )
+    config = opened_config(model, args)
     assert config is not None
     found, sketched = outline(model, config, blank_image(model))
     backend = None if sketched is None else predict_backend(sketched)

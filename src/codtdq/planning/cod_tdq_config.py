@@ -40,6 +40,7 @@ class CodTdqConfig(QuantConfig):
     float_storage: str = "block8"  # norms, biases and embeddings in 8-bit blocks
 
     act_groups: ClassVar[bool] = True
+    plans_formats: ClassVar[bool] = True
     pair_fields: ClassVar[tuple[str, ...]] = (*QuantConfig.pair_fields, "act_modes")
     overridable: ClassVar[tuple[str, ...]] = (
         *QuantConfig.overridable,

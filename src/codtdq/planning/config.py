@@ -88,6 +88,8 @@ class QuantConfig:
     # whether a size of groups can be asked for; the planner refuses it of a method without groups
     weight_groups: ClassVar[bool] = True
     act_groups: ClassVar[bool] = False
+    # whether formats follow from the config alone; else a method chooses them on the way
+    plans_formats: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in self.pair_fields:

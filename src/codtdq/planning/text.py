@@ -10,7 +10,7 @@ from codtdq.schemes.symmetric import weight_label
 def format_plan(plan: QuantPlan) -> str:
     """The table that `print(plan)` shows."""
     blocks = plan.config.float_storage == "block8"
-    rows = [_row(site, blocks) for site in plan.sites]
+    rows = [_row(site, blocks, plan.config.plans_formats) for site in plan.sites]
     header = ("operator", "type", "role", "shape", "weights", "activations")
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in
@@ -19,27 +19,36 @@ def format_plan(plan: QuantPlan) -> str:
     return "\n".join([*lines, *_summary(plan)])
 
 
-def _row(site: Site, blocks: bool) -> tuple[str, ...]:
+def _row(site: Site, blocks: bool, planned: bool) -> tuple[str, ...]:
     shape = "x".join(str(side) for side in site.shape)
     if not site.quantized:
         stored = "float, in 8-bit blocks" if blocks and site.in_blocks else "float"
         return (site.name, site.type, site.role, shape, f"{stored}: {site.reason}", "")
-    return (site.name, site.type, site.role, shape, _weights(site), _activations(site))
+    return (
+        site.name,
+        site.type,
+        site.role,
+        shape,
+        _weights(site, planned),
+        _activations(site, planned),
+    )
 
 
-def _weights(site: Site) -> str:
+def _weights(site: Site, planned: bool) -> str:
     if site.weight is None:
         return "float"
     if site.weight_format is not None:
         return f"W{site.weight.bits} {site.weight_format}"
-    return weight_label(site.weight)
+    return weight_label(site.weight) if planned else f"W{site.weight.bits}"
 
 
-def _activations(site: Site) -> str:
+def _activations(site: Site, planned: bool) -> str:
     if site.activation is None:
         return "float"
     if site.act_format is not None:
         return f"A{site.activation.bits} {site.act_format}"
+    if not planned:
+        return f"A{site.activation.bits}"
     return input_label(site.activation, site.static)
 
 

@@ -77,6 +77,10 @@ class TokenGroups(InputScheme):
             self.code_bits, channels, self.positions, self.group, self.zero_point, self.unit
         )
 
+    def label(self) -> str:
+        """For example `token g32`."""
+        return f"{'pixel' if self.along_pixels else 'token'} g{self.group}"
+
     def settings(self) -> dict[str, Any]:
         """All constructor arguments."""
         return {

@@ -135,6 +135,10 @@ class Transformed(InputScheme):
         """As the inner scheme: what is done is known beforehand and does not travel."""
         return self.inner.bits(channels)
 
+    def label(self) -> str:
+        """The inner scheme, and what is done before it."""
+        return f"{self.inner.label()} after {', '.join(self.transform.parts())}"
+
     def settings(self) -> dict[str, Any]:
         """The inner scheme, and whether blocks are rotated."""
         return {"inner": self.inner.record(), "hadamard": self.hadamard}

@@ -135,6 +135,10 @@ class GroupedWeight(WeightScheme):
     def _scales(self) -> Tensor:
         return self._multiples() * self.unit
 
+    def label(self) -> str:
+        """For example `g32`."""
+        return f"g{self.group}" if self.group else "channel"
+
     def settings(self) -> dict[str, Any]:
         """Shape, width and group."""
         return {**super().settings(), "bits": self.code_bits, "group": self.group}
