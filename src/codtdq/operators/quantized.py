@@ -101,7 +101,14 @@ class QuantOperator(BackedOperator):
 
     def _dequantized(self) -> Tensor:
         cached = self._buffers.get("weight_cache")
-        return self.weight_scheme.dequantize() if cached is None else cached
+        if cached is not None:
+            return cached
+        state = torch._C._get_tracing_state()
+        torch._C._set_tracing_state(None)  # a trace keeps the weight as a constant
+        try:
+            return self.weight_scheme.dequantize()
+        finally:
+            torch._C._set_tracing_state(state)
 
     def refresh(self, *, cache: bool = True) -> None:
         """Rebuild the dequantized weight after its scheme changed, or drop it."""

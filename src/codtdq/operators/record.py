@@ -28,7 +28,8 @@ class QuantRecord:
     calibration_images: int = 0
     bits: dict[str, float] = field(default_factory=dict)  # effective, metadata included
     notes: dict[str, Any] = field(default_factory=dict)  # facts that the method found, JSON-ready
-    floats: dict[str, BlockFloats] = field(default_factory=dict)  # parameters in 8-bit blocks
+    # parameters in 8-bit blocks
+    floats: dict[str, BlockFloats] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
