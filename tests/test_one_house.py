@@ -251,3 +251,17 @@ def test_results_do_not_depend_on_the_caller_s_grad_mode(made):
     with torch.no_grad():
         quiet = made["cod-tdq"](x)
     assert np.array_equal(made["cod-tdq"](x).detach().numpy(), quiet.numpy())
+
+
+def test_operators_that_share_a_buffer_are_restored(tmp_path):
+    """Readers of one norm share the vector by which their input is rescaled: it is stored once."""
+    model = codtdq.create_model("cfrn-small")
+    size = model.info.input_size
+    batch = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+    done = quantize_model(model, config_for("smoothquant"), [batch])
+    path = codtdq.save(done, tmp_path / "net")
+    assert json.loads((path / "codtdq.json").read_text())["aliases"]
+    again = codtdq.load(path, backend="reference")
+    with torch.no_grad():
+        found, expected = (model.info.mask_logits(net(batch)) for net in (again, done))
+    assert torch.equal(found, expected)

@@ -113,7 +113,10 @@ def restore(skeleton: nn.Module, directory: str | Path, read_config: ConfigReade
     plan = _read_plan(meta, directory, read_config)
     try:
         floats = _split(meta["floats"], entries, directory)
-        model = _structure(skeleton, plan, meta["operators"], entries)
+        aliases = {
+            name: entries[source] for name, source in meta["aliases"].items() if source in entries
+        }
+        model = _structure(skeleton, plan, meta["operators"], {**entries, **aliases})
         loaded = _resolve(dict(model.state_dict()), entries, floats, meta, directory)
         record = QuantRecord(plan, meta["architecture"], floats=floats, **meta["run"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:

@@ -24,6 +24,7 @@ from codtdq.schemes.base import InputScheme, WeightScheme
 from codtdq.schemes.inputs import FloatInput
 from codtdq.schemes.weights import FloatWeight
 
+_set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 Q = TypeVar("Q", bound="QuantOperator")
 # called with (operator, x, x_hat, statistics); x and x_hat are tokens [B, N, C]
@@ -104,11 +105,11 @@ class QuantOperator(BackedOperator):
         if cached is not None:
             return cached
         state = torch._C._get_tracing_state()
-        torch._C._set_tracing_state(None)  # a trace keeps the weight as a constant
+        _set_tracing_state(None)  # a trace keeps the weight as a constant
         try:
             return self.weight_scheme.dequantize()
         finally:
-            torch._C._set_tracing_state(state)
+            _set_tracing_state(state)
 
     def refresh(self, *, cache: bool = True) -> None:
         """Rebuild the dequantized weight after its scheme changed, or drop it."""

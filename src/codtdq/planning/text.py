@@ -54,6 +54,11 @@ def _activations(site: Site, planned: bool) -> str:
 
 def _summary(plan: QuantPlan) -> list[str]:
     totals = plan.totals()
+    known = plan.config.plans_formats or any(site.act_cost or site.weight_cost for site in plan)
+    effective = (
+        f"{totals['bits_per_weight']:.2f} bits per quantized weight, "
+        f"{totals['bits_per_activation']:.2f} per quantized activation, scales included"
+    )
     share = totals["quantized_parameters"] / max(totals["parameters"], 1)
     ratio = totals["fp32_bytes"] / max(totals["packed_bytes"], 1)
     return [
@@ -65,6 +70,5 @@ def _summary(plan: QuantPlan) -> list[str]:
         f"stored as {'8-bit blocks' if plan.config.float_storage == 'block8' else 'FP32'}",
         f"size          {totals['packed_bytes'] / 2**20:.2f} MiB packed, "
         f"{totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
-        f"effective     {totals['bits_per_weight']:.2f} bits per quantized weight, "
-        f"{totals['bits_per_activation']:.2f} per quantized activation, scales included",
+        f"effective     {effective if known else 'known once the method has chosen its formats'}",
     ]
