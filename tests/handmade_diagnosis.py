@@ -26,8 +26,8 @@ LAYERS = (
     ("backbone.stages.0.mlp.fc1", "mlp", "linear", (12, 12)),
     ("backbone.stages.1.mlp.fc2", "mlp", "linear", (6, 6)),
     ("decoder.fuse.conv", "conv", "conv", (24, 24)),
-    ("head.<weird & \"name\">", "other", "depthwise", None),
-)  # fmt: skip
+    ('head.<weird & "name">', "other", "depthwise", None),
+)
 # method: title, how coarse its steps are, S
 METHODS = {
     "fp32": ("FP32", 0.0, 0.81),
@@ -62,11 +62,25 @@ def layer(index, method, coarse):
     ranges = np.geomspace(1e-3, 1e3, 25).tolist()
     placed = grid is not None
     return LayerRecord(
-        name=name, role=role, kind=kind, order=index, calls=4, channels=32, grid=grid,
-        mode="float" if method == "fp32" else "per_token_group", bits=32 if coarse == 0 else 4,
-        group=32, radius=summary(step * 7), step=summary(step), sigma=summary(0.8),
-        eta=summary(eta), rho0=summary(share), clip=summary(0.01 * coarse), c_g=step * 7 / 0.8,
-        disparity=5.0 + index, disparity_defined=1.0,
+        name=name,
+        role=role,
+        kind=kind,
+        order=index,
+        calls=4,
+        channels=32,
+        grid=grid,
+        mode="float" if method == "fp32" else "per_token_group",
+        bits=32 if coarse == 0 else 4,
+        group=32,
+        radius=summary(step * 7),
+        step=summary(step),
+        sigma=summary(0.8),
+        eta=summary(eta),
+        rho0=summary(share),
+        clip=summary(0.01 * coarse),
+        c_g=step * 7 / 0.8,
+        disparity=5.0 + index,
+        disparity_defined=1.0,
         sqnr_db=math.inf if coarse == 0 else 22 - 14 * coarse - index,
         cosine=1 - 0.1 * share,
         active={"base": 0.5, "c1": 0.2, "c2": 0.3, "guarded": 0.0},
@@ -76,8 +90,9 @@ def layer(index, method, coarse):
         token_eta=histogram(etas, 0 if math.isnan(eta) else eta),
         token_rho0=histogram(shares, share),
         group_eta=histogram(etas, 0 if math.isnan(eta) else eta),
-        group_rho0=histogram(shares, share), token_range=histogram(ranges, 3.0),
-    )  # fmt: skip
+        group_rho0=histogram(shares, share),
+        token_range=histogram(ranges, 3.0),
+    )
 
 
 def picture(rng, shift):
@@ -156,9 +171,16 @@ def handmade(images=3):
         )
         records.append(MethodRecord(method, title, metrics, rows, weights, bits))
     return Diagnosis(
-        model="cfrn-small", dataset="camosynth",
-        settings={"r_in": 2, "r_out": 2, "gamma_boundary": 0.5, "gamma_nonboundary": 0.05,
-                  "limit": 3, "seed": 0},
+        model="cfrn-small",
+        dataset="camosynth",
+        settings={
+            "r_in": 2,
+            "r_out": 2,
+            "gamma_boundary": 0.5,
+            "gamma_nonboundary": 0.05,
+            "limit": 3,
+            "seed": 0,
+        },
         methods=records,
         images=[
             ImageRecord(f"scene-{i}", {m: s - 0.01 * i for m, (_, _, s) in METHODS.items()})
@@ -170,4 +192,4 @@ def handmade(images=3):
         gallery=[gallery_item(i, rng) for i in range(images)],
         samples=[layer_sample(m, c, rng) for m, (_, c, _) in METHODS.items()],
         weight_samples=[weight_sample(m, c, rng) for m, (_, c, _) in METHODS.items()],
-    )  # fmt: skip
+    )

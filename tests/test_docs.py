@@ -77,8 +77,13 @@ def sandbox(monkeypatch, tmp_path):
 
 
 def test_the_pages_are_there():
-    assert {"method.md", "configuration.md", "models-and-data.md", "checkpoint-format.md",
-            "cli.md"} <= {path.name for path in PAGES}  # fmt: skip
+    assert {
+        "method.md",
+        "configuration.md",
+        "models-and-data.md",
+        "checkpoint-format.md",
+        "cli.md",
+    } <= {path.name for path in PAGES}
 
 
 @pytest.mark.parametrize("path", [*PAGES, README], ids=lambda path: path.stem)
@@ -209,7 +214,9 @@ def test_every_preset_stands_with_its_numbers():
         grouped = dict(config.act_modes)["linear"] == "per_token_group"
         assert ("token groups" in activations) == (grouped and config.act_bits is not None), name
         assert ("C1" in bounds, "C2" in bounds) == (
-            config.tau is not None, config.zero_ratio is not None)  # fmt: skip
+            config.tau is not None,
+            config.zero_ratio is not None,
+        )
         assert calibration == ("yes" if config.needs_calibration else "no"), name
 
 
@@ -223,8 +230,11 @@ def test_every_verb_and_model_and_data_set_is_described():
     assert len(verbs) >= 9
     cli, models = page("cli.md"), page("models-and-data.md")
     assert not [verb for verb in verbs if f"codtdq {verb}" not in cli]
-    shipped = [name for name, (_, build) in registry._MODELS.items()
-               if build.__module__.startswith("codtdq.")]  # fmt: skip
+    shipped = [
+        name
+        for name, (_, build) in registry._MODELS.items()
+        if build.__module__.startswith("codtdq.")
+    ]
     assert shipped and not [name for name in shipped if f"`{name}`" not in models]
     from codtdq.data import list_datasets
 

@@ -12,9 +12,12 @@ transformers = pytest.importorskip("transformers", reason="install codtdq[test]"
 
 def segformer():
     config = transformers.SegformerConfig(
-        hidden_sizes=[16, 32, 40, 64], depths=[1, 1, 1, 1], decoder_hidden_size=32, num_labels=1,
+        hidden_sizes=[16, 32, 40, 64],
+        depths=[1, 1, 1, 1],
+        decoder_hidden_size=32,
+        num_labels=1,
         num_attention_heads=[1, 2, 4, 8],
-    )  # fmt: skip
+    )
     return transformers.SegformerForSemanticSegmentation(config)
 
 
@@ -27,9 +30,12 @@ def swin():
 
 def vit():
     config = transformers.ViTConfig(
-        image_size=64, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+        image_size=64,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
         intermediate_size=96,
-    )  # fmt: skip
+    )
     return transformers.ViTModel(config)
 
 

@@ -60,9 +60,15 @@ def test_batch_mates_do_not_change_a_result(made, name):
 def test_a_shared_range_under_plus_is_evaluated_alone():
     """The ablation "cod-tdq by the same code" has shared ranges inside a method of its own."""
     config = settings(
-        "cod-tdq-plus", base="w4a4", everywhere=False, trials=1, token_zero="none",
-        pixel_groups=False, equalize=False, transforms=(),
-    )  # fmt: skip
+        "cod-tdq-plus",
+        base="w4a4",
+        everywhere=False,
+        trials=1,
+        token_zero="none",
+        pixel_groups=False,
+        equalize=False,
+        transforms=(),
+    )
     assert batch_size_for(quantize_model(small_net(), config, batches())) == 1
 
 

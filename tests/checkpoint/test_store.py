@@ -209,7 +209,7 @@ DAMAGES = {
     "no-weights": (lambda p: (p / "model.safetensors").unlink(), r"no model\.safetensors"),
     "no-json": (lambda p: (p / "codtdq.json").unlink(), "no codtdq checkpoint"),
     "broken-json": (lambda p: (p / "codtdq.json").write_text("{"), "is damaged"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES.keys())

@@ -95,8 +95,17 @@ def test_a_config_file_of_any_method_goes_into_plan_and_quantize(run, tmp_path):
         file = write(tmp_path / "c.json", fields)
         used = json.loads(run("plan", *NAMED, "--config", file, "--json")[1])["config"]
         assert fields.items() <= used.items()
-        code, out, _ = run("quantize", *TINY, "--config", file, "--calibration-images", 2,
-                           "--out", tmp_path / fields["name"], "--json")  # fmt: skip
+        code, out, _ = run(
+            "quantize",
+            *TINY,
+            "--config",
+            file,
+            "--calibration-images",
+            2,
+            "--out",
+            tmp_path / fields["name"],
+            "--json",
+        )
         assert code == 0 and json.loads(out)["config"] == used
 
 
@@ -118,8 +127,9 @@ def test_quantize_eval_and_predict_agree_with_the_api(run, folder, tmp_path):
     assert same["metrics"] == data["metrics"]
 
     image = next((folder / "Imgs").iterdir())
-    code, out, err = run("predict", image, "--model", tmp_path / "packed", "--overlay",
-                         "--out", tmp_path / "masks")  # fmt: skip
+    code, out, err = run(
+        "predict", image, "--model", tmp_path / "packed", "--overlay", "--out", tmp_path / "masks"
+    )
     assert code == 0
     mask = np.asarray(Image.open(tmp_path / "masks" / f"{image.stem}.png"))
     assert np.array_equal(mask, codtdq.predict(quantized, image))
@@ -162,8 +172,9 @@ def test_predict_takes_folders_and_globs(run, folder, tmp_path):
 
 
 def test_eval_limits_and_presets_with_calibration(run, folder):
-    code, out, _ = run("eval", *TINY, "--preset", "per-tensor", "--dataset", folder, "--limit", 2,
-                       "--json")  # fmt: skip
+    code, out, _ = run(
+        "eval", *TINY, "--preset", "per-tensor", "--dataset", folder, "--limit", 2, "--json"
+    )
     assert code == 0 and json.loads(out)["count"] == 2
     code, out, _ = run("eval", *TINY, "--limit", 4)
     assert code == 0 and "camosynth" in out and "MAE" in out
@@ -222,9 +233,29 @@ def test_export_synth(run, tmp_path):
 
 
 def test_train_runs_and_resumes(run, folder, tmp_path):
-    args = ["train", *NAMED, "--out", tmp_path / "run", "--source", f"pairs:{folder}", "--steps", 4,
-            "--batch", 2, "--warmup", 1, "--val-every", 4, "--save-every", 2, "--workers", 0,
-            "--val-images", 2, "--json"]  # fmt: skip
+    args = [
+        "train",
+        *NAMED,
+        "--out",
+        tmp_path / "run",
+        "--source",
+        f"pairs:{folder}",
+        "--steps",
+        4,
+        "--batch",
+        2,
+        "--warmup",
+        1,
+        "--val-every",
+        4,
+        "--save-every",
+        2,
+        "--workers",
+        0,
+        "--val-images",
+        2,
+        "--json",
+    ]
     code, out, err = run(*args, "--stop-at", 2)
     assert code == 0, err
     assert json.loads(out)["step"] == 2

@@ -23,9 +23,16 @@ def stream(seed: int) -> np.random.Generator:
 def params(**changes: object) -> TextureParams:
     palette = np.repeat(np.linspace(0.1, 0.9, 4, dtype=np.float32)[:, None], 3, axis=1)
     base = {
-        "slope": 1.0, "orientation": 0.0, "anisotropy": 0.0, "band": 12.0, "band_width": 0.2,
-        "band_share": 0.5, "point": "linear", "gain": 1.0, "palette": palette,
-    }  # fmt: skip
+        "slope": 1.0,
+        "orientation": 0.0,
+        "anisotropy": 0.0,
+        "band": 12.0,
+        "band_width": 0.2,
+        "band_share": 0.5,
+        "point": "linear",
+        "gain": 1.0,
+        "palette": palette,
+    }
     return TextureParams(**{**base, **changes})
 
 

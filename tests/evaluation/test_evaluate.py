@@ -89,11 +89,13 @@ def test_an_interrupted_run_goes_on_where_it_was(images, tmp_path):
 def test_resuming_another_run_is_refused(images, tmp_path):
     state = tmp_path / "run.partial"
     with pytest.raises(KeyboardInterrupt):
-        evaluate(model(), Interrupted(images, 8, KeyboardInterrupt()), batch_size=1,
-                 state_file=state)  # fmt: skip
+        evaluate(
+            model(), Interrupted(images, 8, KeyboardInterrupt()), batch_size=1, state_file=state
+        )
     with pytest.raises(DataError, match=r"another run .*model"):
-        evaluate(simulate(model(), "dstg-only"), images, batch_size=1, state_file=state,
-                 resume=True)  # fmt: skip
+        evaluate(
+            simulate(model(), "dstg-only"), images, batch_size=1, state_file=state, resume=True
+        )
     state.write_text("{")
     with pytest.raises(DataError, match="cannot be resumed"):
         evaluate(model(), images, batch_size=1, state_file=state, resume=True)

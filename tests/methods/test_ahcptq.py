@@ -115,10 +115,15 @@ def test_groups_shrink_in_stages():
 def test_inputs_get_their_grids_by_what_made_them(done):
     kinds = {name: sim.input_scheme.kind for name, sim in quant_operators(done).items()}
     assert kinds == {
-        "stem": "static-uniform", "depthwise": "static-uniform", "attn.qkv": "grouped-uniform",
-        "attn.proj": "static-uniform", "mlp.fc1": "grouped-uniform",
-        "mlp.fc2": "hybrid-log-uniform", "mix": "static-uniform", "head": "static-uniform",
-    }  # fmt: skip
+        "stem": "static-uniform",
+        "depthwise": "static-uniform",
+        "attn.qkv": "grouped-uniform",
+        "attn.proj": "static-uniform",
+        "mlp.fc1": "grouped-uniform",
+        "mlp.fc2": "hybrid-log-uniform",
+        "mix": "static-uniform",
+        "head": "static-uniform",
+    }
     for name in ("attn.qkv", "mlp.fc1"):
         grid = done.get_submodule(name).input_scheme
         assert grid.step.shape == (4,) and len(grid.group.unique()) == 4

@@ -28,9 +28,7 @@ ALL = list_methods()
 OWN_FILES = [name for name in ALL if not isinstance(find_method(name).config, CodTdqConfig)]
 BATCHES = [images(2, seed=100 + i) for i in range(4)]
 # Numbers that cost time, and what is enough here; a method has those fields that it needs.
-LITTLE = {
-    "steps": 3, "fast_steps": 3, "rank": 1, "fisher_images": 2, "init_rounds": 1, "rounds": 1,
-}  # fmt: skip
+LITTLE = {"steps": 3, "fast_steps": 3, "rank": 1, "fisher_images": 2, "init_rounds": 1, "rounds": 1}
 OFF = {"weight_bits": None, "act_bits": None}
 YEAR = re.compile(r"\b20[12]\d\b")
 

@@ -103,9 +103,13 @@ class TestStart:
             if site.module.bias is not None:
                 y = y + site.module.bias
             outputs = torch.cat(
-                [o.flatten(0, 1) if o.shape[-1] == y.shape[1] and o.ndim == 3
-                 else o.transpose(0, 1).flatten(1).T for o in seen[name]]
-            )  # fmt: skip
+                [
+                    o.flatten(0, 1)
+                    if o.shape[-1] == y.shape[1] and o.ndim == 3
+                    else o.transpose(0, 1).flatten(1).T
+                    for o in seen[name]
+                ]
+            )
             assert (y[:8, None] - outputs).abs().amax(2).amin(1).max() < 1e-4, name
 
     def test_rounds_by_output_error_help(self):

@@ -38,9 +38,13 @@ def plain():
     name = "plain-for-tests"
 
     @register_method(
-        name, title="Plain", source="tests", evidence="this project", ranges="static",
+        name,
+        title="Plain",
+        source="tests",
+        evidence="this project",
+        ranges="static",
         granularity="per tensor",
-    )  # fmt: skip
+    )
     def build(bench):
         stats = collect_inputs(bench)
         for site in bench.sites:
@@ -300,7 +304,10 @@ class TestApply:
     def test_rescaling_at_the_operator(self):
         x = torch.randn(2, 5, 4)
         scale, shift = torch.rand(4) + 0.5, torch.randn(4)
-        scheme = Rescaled(StaticUniform(8, step=torch.tensor(0.1), zero=torch.tensor(128.0)),
-                          scale=scale, shift=shift)  # fmt: skip
+        scheme = Rescaled(
+            StaticUniform(8, step=torch.tensor(0.1), zero=torch.tensor(128.0)),
+            scale=scale,
+            shift=shift,
+        )
         assert torch.allclose(scheme(x), scheme.reference(x), atol=0.051)
         assert torch.allclose(scheme.reference(x), (x - shift) / scale)

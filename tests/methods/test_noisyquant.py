@@ -152,9 +152,12 @@ def test_every_quantized_input_gets_noise_within_its_limits() -> None:
 
 
 def test_ptq4vit_stays_underneath() -> None:
-    base = apply_method(small_net(), "ptq4vit", [images(4)], changes={
-        k: v for k, v in FEW_SCALES.items() if k not in FEW
-    })  # fmt: skip
+    base = apply_method(
+        small_net(),
+        "ptq4vit",
+        [images(4)],
+        changes={k: v for k, v in FEW_SCALES.items() if k not in FEW},
+    )
     model = apply_method(small_net(), "noisyquant-ptq4vit", [images(4)], changes=FEW_SCALES)
     below = quant_operators(base)
     for name, sim in quant_operators(model).items():

@@ -156,7 +156,11 @@ def test_declarations_are_honest():
     assert method_info("orq-vit").evidence == "re-implemented from the abstract"
     assert "kappas" in quantized().quant_record.config
     assert set(quantized().quant_record.notes["rules"]) == {
-        "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"}  # fmt: skip
+        "attn.qkv",
+        "attn.proj",
+        "mlp.fc1",
+        "mlp.fc2",
+    }
 
 
 def test_settings_are_checked():

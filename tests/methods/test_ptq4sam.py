@@ -62,8 +62,10 @@ def test_the_exhaustive_search_is_the_minimum_of_its_grid():
         span = (w.max().clamp(min=0) - w.min().clamp(max=0)) / 15
         best = min(
             float((s * ((w / s).round().add(z).clamp(0, 15) - z) - w).abs().pow(2.4).mean())
-            for i in range(1, 101) for s in [span * i / 100] for z in range(16)
-        )  # fmt: skip
+            for i in range(1, 101)
+            for s in [span * i / 100]
+            for z in range(16)
+        )
         error = float((found.dequantize()[row] - w).abs().pow(2.4).mean())
         assert error == pytest.approx(best, rel=1e-4)
 

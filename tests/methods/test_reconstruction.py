@@ -107,8 +107,13 @@ class Strange(nn.Module):
 def test_blocks_of_the_small_net():
     blocks = find_blocks(bench_of())
     assert [(b.name, len(b.sites)) for b in blocks] == [
-        ("stem", 1), ("depthwise", 1), ("attn", 2), ("mlp", 2), ("mix", 1), ("head", 1),
-    ]  # fmt: skip
+        ("stem", 1),
+        ("depthwise", 1),
+        ("attn", 2),
+        ("mlp", 2),
+        ("mix", 1),
+        ("head", 1),
+    ]
     assert all(b.joinable and b.calls == 1 for b in blocks)
     opened = find_blocks(bench_of(), max_sites=1)
     assert [b.name for b in opened][2:6] == ["attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"]
@@ -294,9 +299,10 @@ def test_other_settings_do_not_resume(tmp_path):
     reconstructed(budget, state_dir=tmp_path)
     redone = []
     reconstructed(
-        dataclasses.replace(budget, steps=3), state_dir=tmp_path,
+        dataclasses.replace(budget, steps=3),
+        state_dir=tmp_path,
         on_start=lambda block, data: redone.append(block.name),
-    )  # fmt: skip
+    )
     assert len(redone) == 6
 
 

@@ -45,10 +45,15 @@ def test_token_groups_equal_the_loops(fields, channels):
     padded = 32 - channels
     for i, row in enumerate(x.numpy()):
         radius, step, codes, active = quantize_group(
-            [*row, *[0.0] * padded], bits=spec.bits, tau=spec.tau, zr=spec.zero_ratio,
-            percentile=spec.percentile, literal=spec.literal, padded=padded,
+            [*row, *[0.0] * padded],
+            bits=spec.bits,
+            tau=spec.tau,
+            zr=spec.zero_ratio,
+            percentile=spec.percentile,
+            literal=spec.literal,
+            padded=padded,
             guarded=spec.projection == "guarded",
-        )  # fmt: skip
+        )
         assert result.radius[i, 0].item() == radius, (i, active)
         assert result.step[i, 0].item() == step
         assert result.q[i].tolist() == codes[:channels]

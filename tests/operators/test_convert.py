@@ -152,8 +152,11 @@ def test_calibration_statistics_equal_direct_ones():
     assert "stem" in stats.channels and stats.channels["stem"].absmax.shape == (3,)
     kept_x, kept_y = stats.pairs["mlp.fc2"].rows()
     assert kept_x.shape == (min(len(rows), MAX_PAIRS), rows.shape[1])
-    assert torch.allclose(kept_y, torch.nn.functional.linear(
-        kept_x, model.mlp.fc2.weight, model.mlp.fc2.bias), atol=1e-5)  # fmt: skip
+    assert torch.allclose(
+        kept_y,
+        torch.nn.functional.linear(kept_x, model.mlp.fc2.weight, model.mlp.fc2.bias),
+        atol=1e-5,
+    )
     assert "stem" not in stats.pairs
     model(x)  # hooks are gone
     assert stats.channels["mlp.fc2"].rows == len(rows)

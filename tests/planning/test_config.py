@@ -41,7 +41,7 @@ CHANGES = {
     "io_correction": ({}, "affine"),
     "compute_dtype": ({}, "fp16"),
     "float_storage": ({}, "fp32"),
-}  # fmt: skip
+}
 
 
 def outputs(config, dtype):

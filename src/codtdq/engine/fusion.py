@@ -83,9 +83,13 @@ class _Blank:
 
 
 def fuse(
-    operators: Mapping[str, BackedOperator], model: nn.Module, graph: ModelGraph,
-    encoding: Callable[[Any], Hashable], *, gates: bool = False,
-) -> None:  # fmt: skip
+    operators: Mapping[str, BackedOperator],
+    model: nn.Module,
+    graph: ModelGraph,
+    encoding: Callable[[Any], Hashable],
+    *,
+    gates: bool = False,
+) -> None:
     """Give operators their followers and what they share; undone by `separate`.
 
     encoding: what two operators must agree on to share codes. gates: whether depthwise convolutions

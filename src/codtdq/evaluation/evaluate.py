@@ -96,8 +96,12 @@ def evaluate(
         "images": len(dataset),
     }
     origin = provenance(model)
-    key = {"dataset": dataset.name, "model": origin["model_sha256"], "config": origin["config"],
-           **settings}  # fmt: skip
+    key = {
+        "dataset": dataset.name,
+        "model": origin["model_sha256"],
+        "config": origin["config"],
+        **settings,
+    }
     state = _State(Path(state_file) if state_file else None, key)
     suite = state.load() if resume else MetricSuite()
     resumed = len(suite)
@@ -111,9 +115,17 @@ def evaluate(
             raise
     state.discard()
     return EvalResult(
-        dataset.name, suite.compute(), suite.per_image(), time.perf_counter() - start, settings,
-        origin, list(dataset.notes), model_seconds, resumed, suite,
-    )  # fmt: skip
+        dataset.name,
+        suite.compute(),
+        suite.per_image(),
+        time.perf_counter() - start,
+        settings,
+        origin,
+        list(dataset.notes),
+        model_seconds,
+        resumed,
+        suite,
+    )
 
 
 def _run(

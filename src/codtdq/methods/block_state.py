@@ -27,9 +27,12 @@ def fingerprint(bench: Workbench, items: Iterable[Any], facts: dict[str, Any]) -
     """
     digest = hashlib.sha256()
     known = {
-        "config": bench.config.to_dict(), "seed": bench.seed, "budget": bench.budget,
-        "torch": torch.__version__, **facts,
-    }  # fmt: skip
+        "config": bench.config.to_dict(),
+        "seed": bench.seed,
+        "budget": bench.budget,
+        "torch": torch.__version__,
+        **facts,
+    }
     digest.update(json.dumps(known, sort_keys=True, default=str).encode())
     for name, tensor in bench.model.state_dict().items():
         digest.update(name.encode())
@@ -60,8 +63,9 @@ class BlockStore:
             sim = site.module
             assert isinstance(sim, QuantOperator)
             operators[site.name] = {
-                "input": sim.input_scheme.record(), "weight": sim.weight_scheme.record(),
-            }  # fmt: skip
+                "input": sim.input_scheme.record(),
+                "weight": sim.weight_scheme.record(),
+            }
             for part, module in _parts(sim):
                 for leaf, buffer in module.named_buffers():
                     tensors[f"{site.name}|{part}|{leaf}"] = buffer.detach().contiguous().clone()

@@ -20,12 +20,21 @@ from codtdq.schemes.symmetric import SymmetricWeight
 
 _PAPER = "When W4A4 Breaks Camouflaged Object Detection, arXiv 2604.16855, 2026"
 _TITLES = {
-    "fp32": "FP32", "w8a8": "W8A8 (naive)", "w4a8": "W4A8 (naive)", "w4a4": "W4A4 (naive)",
-    "per-tensor": "per-tensor range", "dstg-only": "DSTG only", "dcrp-attn": "DCRP-Attn",
-    "dcrp-only": "DCRP only", "dcrp-only-fixed": "DCRP only (fixed)", "c1-only": "C1 only",
-    "c2-only": "C2 only", "cod-tdq": "COD-TDQ", "cod-tdq-literal": "COD-TDQ (literal)",
+    "fp32": "FP32",
+    "w8a8": "W8A8 (naive)",
+    "w4a8": "W4A8 (naive)",
+    "w4a4": "W4A4 (naive)",
+    "per-tensor": "per-tensor range",
+    "dstg-only": "DSTG only",
+    "dcrp-attn": "DCRP-Attn",
+    "dcrp-only": "DCRP only",
+    "dcrp-only-fixed": "DCRP only (fixed)",
+    "c1-only": "C1 only",
+    "c2-only": "C2 only",
+    "cod-tdq": "COD-TDQ",
+    "cod-tdq-literal": "COD-TDQ (literal)",
     "cod-tdq-guarded": "COD-TDQ (guarded)",
-}  # fmt: skip
+}
 
 
 def _declare(name: str) -> MethodInfo:

@@ -37,9 +37,13 @@ def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
 def _site(op: Operator, config: QuantConfig) -> Site:
     shape = _shape(op.module)
     common: dict[str, Any] = {
-        "name": op.name, "type": type(op.module).__name__,
-        "kind": op.kind, "role": op.role, "shape": shape, "inputs": _inputs(op.module, shape),
-    }  # fmt: skip
+        "name": op.name,
+        "type": type(op.module).__name__,
+        "kind": op.kind,
+        "role": op.role,
+        "shape": shape,
+        "inputs": _inputs(op.module, shape),
+    }
     if op.obstacle is not None:
         extra = sum(p.numel() for p in matrices(op.module)) - math.prod(shape)
         return Site(**common, reason=op.obstacle, extra_parameters=extra)
@@ -112,9 +116,14 @@ def _role(op: Operator, config: QuantConfig) -> str:
 
 def _check_patterns(config: QuantConfig, names: list[str]) -> None:
     for field in (
-        "skip_patterns", "w8_patterns", "keep_a8_patterns", "role_patterns",
-        "weight_group_rules", "weight_percentile_rules", "act_group_rules",
-    ):  # fmt: skip
+        "skip_patterns",
+        "w8_patterns",
+        "keep_a8_patterns",
+        "role_patterns",
+        "weight_group_rules",
+        "weight_percentile_rules",
+        "act_group_rules",
+    ):
         for entry in getattr(config, field):
             pattern = entry if isinstance(entry, str) else entry[0]
             if not any(fnmatchcase(name, pattern) for name in names):

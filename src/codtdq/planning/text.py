@@ -13,8 +13,9 @@ def format_plan(plan: QuantPlan) -> str:
     rows = [_row(site, blocks, plan.config.plans_formats) for site in plan.sites]
     header = ("operator", "type", "role", "shape", "weights", "activations")
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in
-             [header, *rows]]  # fmt: skip
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in [header, *rows]
+    ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join([*lines, *_summary(plan)])
 

@@ -31,12 +31,27 @@ _TRANSPORT = frozenset(
 _PADDING = frozenset({"pad"})
 _FOLLOWERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GELU, nn.ReLU)
 _ACTIVATIONS = {
-    "gelu": "gelu", "relu": "relu", "relu_": "relu", "relu6": "relu", "silu": "silu",
-    "sigmoid": "sigmoid", "softmax": "softmax", "scaled_dot_product_attention": "attention",
-    "leaky_relu": "leaky_relu", "hardswish": "hardswish", "tanh": "tanh", "cat": "cat",
-    "add": "sum", "__add__": "sum", "add_": "sum", "__iadd__": "sum", "interpolate": "resize",
-    "avg_pool2d": "pool", "max_pool2d": "pool", "adaptive_avg_pool2d": "pool",
-}  # fmt: skip
+    "gelu": "gelu",
+    "relu": "relu",
+    "relu_": "relu",
+    "relu6": "relu",
+    "silu": "silu",
+    "sigmoid": "sigmoid",
+    "softmax": "softmax",
+    "scaled_dot_product_attention": "attention",
+    "leaky_relu": "leaky_relu",
+    "hardswish": "hardswish",
+    "tanh": "tanh",
+    "cat": "cat",
+    "add": "sum",
+    "__add__": "sum",
+    "add_": "sum",
+    "__iadd__": "sum",
+    "interpolate": "resize",
+    "avg_pool2d": "pool",
+    "max_pool2d": "pool",
+    "adaptive_avg_pool2d": "pool",
+}
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,13 @@ class PixelGroups(TokenGroups):
         lines = tokens.transpose(1, 2)
         padded = F.pad(lines, (0, short), mode="replicate") if short else lines
         values = quantize_groups(
-            padded.unflatten(-1, (-1, size)), self.code_bits, trials=self.trials,
-            zero_weight=self.zero_weight, zero_point=self.zero_point, unit=self.unit,
-        )  # fmt: skip
+            padded.unflatten(-1, (-1, size)),
+            self.code_bits,
+            trials=self.trials,
+            zero_weight=self.zero_weight,
+            zero_point=self.zero_point,
+            unit=self.unit,
+        )
         return values.reshape(images, channels, positions + short)[..., :positions].transpose(1, 2)
 
     def bits(self, channels: int) -> float:

@@ -50,9 +50,14 @@ class TokenGroups(InputScheme):
     def grid(self) -> GroupGrid:
         """What the engine has to know."""
         return GroupGrid(
-            self.code_bits, self.group, self.trials, self.zero_weight, self.zero_point,
-            self.along_pixels, self.unit,
-        )  # fmt: skip
+            self.code_bits,
+            self.group,
+            self.trials,
+            self.zero_weight,
+            self.zero_point,
+            self.along_pixels,
+            self.unit,
+        )
 
     def lower(self) -> SearchedForm | Unlowered:
         """Groups on searched grids."""
@@ -66,9 +71,13 @@ class TokenGroups(InputScheme):
         short = -channels % size
         padded = F.pad(tokens, (0, short), mode="replicate") if short else tokens
         values = quantize_groups(
-            padded.unflatten(-1, (-1, size)), self.code_bits, trials=self.trials,
-            zero_weight=self.zero_weight, zero_point=self.zero_point, unit=self.unit,
-        )  # fmt: skip
+            padded.unflatten(-1, (-1, size)),
+            self.code_bits,
+            trials=self.trials,
+            zero_weight=self.zero_weight,
+            zero_point=self.zero_point,
+            unit=self.unit,
+        )
         return values.reshape(images, positions, channels + short)[..., :channels]
 
     def bits(self, channels: int) -> float:
@@ -84,7 +93,11 @@ class TokenGroups(InputScheme):
     def settings(self) -> dict[str, Any]:
         """All constructor arguments."""
         return {
-            "bits": self.code_bits, "group": self.group, "trials": self.trials,
-            "zero_weight": self.zero_weight, "zero_point": self.zero_point,
-            "positions": self.positions, "unit": self.unit,
-        }  # fmt: skip
+            "bits": self.code_bits,
+            "group": self.group,
+            "trials": self.trials,
+            "zero_weight": self.zero_weight,
+            "zero_point": self.zero_point,
+            "positions": self.positions,
+            "unit": self.unit,
+        }

@@ -89,9 +89,14 @@ class GroupedWeight(WeightScheme):
 
     @classmethod
     def from_codes(
-        cls, codes: Tensor, scales: Tensor, scale_format: ScaleFormat, shape: Any, bits: int,
+        cls,
+        codes: Tensor,
+        scales: Tensor,
+        scale_format: ScaleFormat,
+        shape: Any,
+        bits: int,
         group: int,
-    ) -> GroupedWeight:  # fmt: skip
+    ) -> GroupedWeight:
         """Store codes [O, K] (floats that hold integers) with scales [O, groups]."""
         store = cls(shape, bits, group)
         low, _ = code_limits(bits, True)

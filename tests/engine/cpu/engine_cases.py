@@ -39,10 +39,13 @@ def site_of(module):
     """What a plan would say of a float operator that stands alone."""
     kind = kind_of(module)
     return Site(
-        name="", type=type(module).__name__, kind=kind, role=kind,
+        name="",
+        type=type(module).__name__,
+        kind=kind,
+        role=kind,
         shape=tuple(module.weight.shape),
         inputs=getattr(module, "in_features", getattr(module, "in_channels", 0)),
-    )  # fmt: skip
+    )
 
 
 def native_only(model):
@@ -98,8 +101,7 @@ def reference(operator, x):
     if operator.padding_mode != "zeros":
         both = [side for side in reversed(padding) for _ in range(2)]
         x_hat, padding = F.pad(x_hat, both, operator.padding_mode), 0
-    return conv(x_hat, weight, bias, operator.stride, padding, operator.dilation,
-                operator.groups)  # fmt: skip
+    return conv(x_hat, weight, bias, operator.stride, padding, operator.dilation, operator.groups)
 
 
 def distance(found, expected):

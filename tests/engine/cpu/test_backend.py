@@ -201,8 +201,10 @@ def test_load_on_every_backend(tmp_path):
         for name in ("auto", "reference", "cpu")
     }
     assert {name: backend_of(m).name for name, m in found.items()} == {
-        "auto": "cpu", "reference": "reference", "cpu": "cpu"
-    }  # fmt: skip
+        "auto": "cpu",
+        "reference": "reference",
+        "cpu": "cpu",
+    }
     assert torch.equal(outputs(found["reference"]), outputs(model))
     assert torch.equal(outputs(found["auto"]), outputs(found["cpu"]))
     assert distance(outputs(found["cpu"]), outputs(model)) < 1e-4

@@ -49,9 +49,7 @@ class Net(nn.Module):
         return self.tanh(self.tanh_fc(tokens))
 
 
-FUSED = {
-    "stem": ["norm", "relu"], "depthwise": ["gelu"], "gated": ["gate"], "fc": ["act"],
-}  # fmt: skip
+FUSED = {"stem": ["norm", "relu"], "depthwise": ["gelu"], "gated": ["gate"], "fc": ["act"]}
 
 
 def net(preset="cod-tdq-guarded", seed=0):

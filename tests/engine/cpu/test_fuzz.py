@@ -20,9 +20,12 @@ from codtdq.engine import cpu as native
 
 pytestmark = needs_engine
 bounded = settings(
-    max_examples=100, deadline=None, derandomize=True, database=None,
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 sizes = st.integers(1, 9)
 channels = st.integers(1, 140)
@@ -44,9 +47,15 @@ settings_of_a_layer = st.fixed_dictionaries(
 )
 literal = st.booleans().map(lambda yes: {"literal": True, "projection": "min"} if yes else {})
 SPECIAL = {
-    "plain": None, "zeros": 0.0, "denormal": 1e-40, "tiny": 1e-12, "large": 1e30,
-    "nan": math.nan, "inf": math.inf, "-inf": -math.inf,
-}  # fmt: skip
+    "plain": None,
+    "zeros": 0.0,
+    "denormal": 1e-40,
+    "tiny": 1e-12,
+    "large": 1e30,
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+}
 
 
 def values(shape, seed, special, share):
@@ -101,8 +110,13 @@ given_values = {
 
 
 @bounded
-@given(lead=st.lists(sizes, max_size=3), inputs=channels, outputs=st.integers(1, 70),
-       bias=st.booleans(), **given_values)  # fmt: skip
+@given(
+    lead=st.lists(sizes, max_size=3),
+    inputs=channels,
+    outputs=st.integers(1, 70),
+    bias=st.booleans(),
+    **given_values,
+)
 def test_linear(
     lead, inputs, outputs, bias, seed, special, share, layout, dtype, name, mode, changes
 ):
@@ -113,17 +127,39 @@ def test_linear(
 
 
 @bounded
-@given(batch=st.integers(1, 3), inputs=channels, outputs=st.integers(1, 40),
-       height=st.integers(1, 12), width=st.integers(1, 12),
-       kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-       stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-       padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-       dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)), depthwise=st.booleans(),
-       **given_values)  # fmt: skip
+@given(
+    batch=st.integers(1, 3),
+    inputs=channels,
+    outputs=st.integers(1, 40),
+    height=st.integers(1, 12),
+    width=st.integers(1, 12),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    depthwise=st.booleans(),
+    **given_values,
+)
 def test_conv(
-    batch, inputs, outputs, height, width, kernel, stride, padding, dilation, depthwise, seed,
-    special, share, layout, dtype, name, mode, changes,
-):  # fmt: skip
+    batch,
+    inputs,
+    outputs,
+    height,
+    width,
+    kernel,
+    stride,
+    padding,
+    dilation,
+    depthwise,
+    seed,
+    special,
+    share,
+    layout,
+    dtype,
+    name,
+    mode,
+    changes,
+):
     torch.manual_seed(seed)
     # torch wants at least one output
     height = max(height, dilation[0] * (kernel[0] - 1) + 1 - 2 * padding[0])

@@ -14,9 +14,15 @@ from codtdq.numerics import ActivationSpec, affine, projection, quantize
 
 pytestmark = needs_engine
 SETTINGS = list(
-    itertools.product((16, 32, 64, 128), (4, 8), ("min", "literal", "guarded"), (None, 1.0),
-                      (None, 0.2), (None, 0.95))
-)  # fmt: skip
+    itertools.product(
+        (16, 32, 64, 128),
+        (4, 8),
+        ("min", "literal", "guarded"),
+        (None, 1.0),
+        (None, 0.2),
+        (None, 0.95),
+    )
+)
 
 
 @pytest.fixture(params=SETS)
@@ -46,9 +52,14 @@ def difficult(rows, channels, seed=0):
 def spec_of(setting):
     group, bits, kind, tau, zero_ratio, percentile = setting
     return ActivationSpec(
-        bits=bits, group_size=group, literal=kind == "literal", tau=tau, zero_ratio=zero_ratio,
-        percentile=percentile, projection="guarded" if kind == "guarded" else "min",
-    )  # fmt: skip
+        bits=bits,
+        group_size=group,
+        literal=kind == "literal",
+        tau=tau,
+        zero_ratio=zero_ratio,
+        percentile=percentile,
+        projection="guarded" if kind == "guarded" else "min",
+    )
 
 
 def test_every_setting_and_every_kind_of_row(instruction_set):

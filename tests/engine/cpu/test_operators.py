@@ -30,12 +30,24 @@ def cases():
         "encode_groups": (x, 32, *SETTINGS),
         "encode_fixed": (x, 32, 4, radius, one),
         "largest_magnitude": (x, True),
-        "product": (codes, step, sums, 4, weights.packed, weights.scales, [24, 9, 40], 32, 0,
-                    *window, torch.randn(24), "gelu"),
+        "product": (
+            codes,
+            step,
+            sums,
+            4,
+            weights.packed,
+            weights.scales,
+            [24, 9, 40],
+            32,
+            0,
+            *window,
+            torch.randn(24),
+            "gelu",
+        ),
         "depthwise": (codes, step, sums, 4, 32, taps, *window, None, "relu"),
         "deform_conv": (x, torch.randn(2, 18, 5, 6), torch.randn(360, 7), torch.randn(7)),
         "quantize_groups": (x.permute(0, 2, 3, 1), *SETTINGS),
-    }  # fmt: skip
+    }
 
 
 def test_a_gate_halves_the_channels():
@@ -63,9 +75,13 @@ def test_operators_and_functions_are_the_same():
 def test_a_compiled_model_runs_on_the_engine(mode):
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.Conv2d(32, 32, 3, padding=1, groups=32), nn.GELU(), nn.Conv2d(32, 8, 1),
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1, groups=32),
+        nn.GELU(),
+        nn.Conv2d(32, 8, 1),
+    )
     if mode == "per_channel":
         net = net[3:4]
     model = quantized(net, mode, preset="dstg-only" if mode == "per_token_group" else "w4a4")

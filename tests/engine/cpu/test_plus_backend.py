@@ -77,28 +77,52 @@ CASES = {
     "narrow linear": lambda: (nn.Linear(18, 33), tokens(18), torch.randn(2, 5, 5, 18)),
     "short groups": lambda: (nn.Linear(70, 24), tokens(70), torch.randn(3, 11, 70)),
     "transformed": lambda: (nn.Linear(96, 40), tokens(96, True), torch.randn(2, 30, 96)),
-    "wide zero": lambda: (nn.Linear(64, 40), tokens(64, zero_point="wide"),
-                          torch.randn(2, 30, 64) + 4),
+    "wide zero": lambda: (
+        nn.Linear(64, 40),
+        tokens(64, zero_point="wide"),
+        torch.randn(2, 30, 64) + 4,
+    ),
     "projected": lambda: (nn.Linear(70, 40), projected(), torch.randn(2, 30, 70)),
     "projected conv": lambda: (nn.Conv2d(48, 20, 3, padding=1), projected(), maps(48, 9, 8)),
     "one range": lambda: (nn.Linear(96, 40), projected(mode="per_tensor"), torch.randn(2, 30, 96)),
-    "conv": lambda: (nn.Conv2d(48, 20, 3, stride=2, padding=2, dilation=2), tokens(48),
-                     maps(48, 15, 13)),
-    "transformed conv": lambda: (nn.Conv2d(64, 20, 3, padding=1), tokens(64, True),
-                                 torch.randn(2, 64, 9, 8)),
-    "repeated border": lambda: (nn.Conv2d(32, 20, 3, padding=1, padding_mode="reflect"),
-                                tokens(32), maps(32, 9, 8)),
+    "conv": lambda: (
+        nn.Conv2d(48, 20, 3, stride=2, padding=2, dilation=2),
+        tokens(48),
+        maps(48, 15, 13),
+    ),
+    "transformed conv": lambda: (
+        nn.Conv2d(64, 20, 3, padding=1),
+        tokens(64, True),
+        torch.randn(2, 64, 9, 8),
+    ),
+    "repeated border": lambda: (
+        nn.Conv2d(32, 20, 3, padding=1, padding_mode="reflect"),
+        tokens(32),
+        maps(32, 9, 8),
+    ),
     "conv1d": lambda: (nn.Conv1d(40, 12, 5, padding=2), tokens(40), torch.randn(2, 40, 21)),
     "depthwise": lambda: (nn.Conv2d(40, 40, 3, padding=1, groups=40), pixels(), maps(40, 15, 13)),
-    "depthwise plain order": lambda: (nn.Conv2d(24, 24, 5, padding=2, stride=2, groups=24),
-                                      pixels(), torch.randn(2, 24, 11, 9)),
-    "depthwise times two": lambda: (nn.Conv2d(24, 48, 3, padding=1, groups=24), pixels(),
-                                    maps(24, 8, 9)),
-    "depthwise on few pixels": lambda: (nn.Conv2d(24, 24, 3, padding=1, groups=24), pixels(),
-                                        maps(24, 2, 3)),
-    "depthwise 1d": lambda: (nn.Conv1d(20, 20, 3, padding=1, groups=20), pixels(),
-                             torch.randn(2, 20, 45)),
-}  # fmt: skip
+    "depthwise plain order": lambda: (
+        nn.Conv2d(24, 24, 5, padding=2, stride=2, groups=24),
+        pixels(),
+        torch.randn(2, 24, 11, 9),
+    ),
+    "depthwise times two": lambda: (
+        nn.Conv2d(24, 48, 3, padding=1, groups=24),
+        pixels(),
+        maps(24, 8, 9),
+    ),
+    "depthwise on few pixels": lambda: (
+        nn.Conv2d(24, 24, 3, padding=1, groups=24),
+        pixels(),
+        maps(24, 2, 3),
+    ),
+    "depthwise 1d": lambda: (
+        nn.Conv1d(20, 20, 3, padding=1, groups=20),
+        pixels(),
+        torch.randn(2, 20, 45),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -226,18 +250,20 @@ def test_listeners_gradients_and_copies_work_as_before():
 def test_what_stays_simulated_is_listed_with_its_reason():
     torch.manual_seed(0)
     plain = nn.Linear(64, 8)
-    model = nn.ModuleDict({
-        "native": simulated(nn.Linear(64, 8), tokens(64)),
-        "static": simulated(nn.Conv2d(16, 8, 3), StaticUniform(8)),
-        "pixels": simulated(nn.Conv2d(16, 8, 3), pixels()),
-        "first": simulated(nn.Conv2d(3, 8, 3), StaticUniform(8)),
-        "few": simulated(nn.Conv2d(8, 8, 3), tokens(8)),
-        "other": simulated(nn.Linear(64, 8), DynamicToken(4)),
-        "eight": simulated(nn.Linear(64, 8), TokenGroups(8)),
-        "plain": QuantLinear.adopt(plain, site_of(plain), inputs=tokens(64)),
-        "grouped": simulated(nn.Conv2d(64, 8, 3, groups=2), tokens(64)),
-        "cut": simulated(nn.Linear(64, 8), tokens(64), group=16),
-    })  # fmt: skip
+    model = nn.ModuleDict(
+        {
+            "native": simulated(nn.Linear(64, 8), tokens(64)),
+            "static": simulated(nn.Conv2d(16, 8, 3), StaticUniform(8)),
+            "pixels": simulated(nn.Conv2d(16, 8, 3), pixels()),
+            "first": simulated(nn.Conv2d(3, 8, 3), StaticUniform(8)),
+            "few": simulated(nn.Conv2d(8, 8, 3), tokens(8)),
+            "other": simulated(nn.Linear(64, 8), DynamicToken(4)),
+            "eight": simulated(nn.Linear(64, 8), TokenGroups(8)),
+            "plain": QuantLinear.adopt(plain, site_of(plain), inputs=tokens(64)),
+            "grouped": simulated(nn.Conv2d(64, 8, 3, groups=2), tokens(64)),
+            "cut": simulated(nn.Linear(64, 8), tokens(64), group=16),
+        }
+    )
     record = use_backend(model, "cpu")
     assert record.native == ("native",)
     assert record.fallbacks == {

@@ -62,9 +62,14 @@ def test_conv_channels(channels, mode):
 @pytest.mark.parametrize("mode", ["per_tensor", "per_token_group"])
 def test_conv_geometry(kernel, mode):
     for stride, padding, dilation in [
-        (1, 0, 1), (2, kernel // 2, 1), (3, 1, 1), (kernel, 0, 1), (1, kernel, 1), (2, 2, 2),
+        (1, 0, 1),
+        (2, kernel // 2, 1),
+        (3, 1, 1),
+        (kernel, 0, 1),
+        (1, kernel, 1),
+        (2, 2, 2),
         ((1, 2), (2, 0), (1, 2)),
-    ]:  # fmt: skip
+    ]:
         conv = nn.Conv2d(37, 18, kernel, stride, padding, dilation)
         check(quantized(conv, mode), torch.randn(2, 37, 14, 15), label=(stride, padding, dilation))
     conv = nn.Conv2d(6, 5, (kernel, 2), padding=(0, 1))
@@ -82,9 +87,13 @@ def test_conv1d(kernel, mode):
 @pytest.mark.parametrize("mode", ["per_tensor", "per_channel", "per_token_group"])
 def test_depthwise(mode):
     for kernel, stride, padding, dilation, channels in [
-        (3, 1, 1, 1, 40), (7, 1, 3, 1, 33), (5, 2, 2, 1, 3), (3, 1, 2, 2, 64), (1, 1, 0, 1, 2),
+        (3, 1, 1, 1, 40),
+        (7, 1, 3, 1, 33),
+        (5, 2, 2, 1, 3),
+        (3, 1, 2, 2, 64),
+        (1, 1, 0, 1, 2),
         ((1, 5), 1, (0, 2), 1, 100),
-    ]:  # fmt: skip
+    ]:
         conv = nn.Conv2d(channels, channels, kernel, stride, padding, dilation, groups=channels)
         check(quantized(conv, mode), torch.randn(2, channels, 9, 7), label=(kernel, channels))
         check(quantized(conv, mode, weight_group_size=4), torch.randn(1, channels, 9, 7))
@@ -102,8 +111,9 @@ def test_activation_groups(group, act_bits):
             layer = nn.Linear(channels, 20)
             check(
                 quantized(layer, act_group_size=group, act_bits=act_bits, literal=literal),
-                rows(7, channels), label=(group, act_bits, channels, literal),
-            )  # fmt: skip
+                rows(7, channels),
+                label=(group, act_bits, channels, literal),
+            )
 
 
 @pytest.mark.parametrize("weight_bits", [2, 3, 4])
@@ -143,8 +153,13 @@ def test_extreme_codes_do_not_overflow(act_bits):
 @pytest.mark.parametrize("projection", ["min", "guarded"])
 @pytest.mark.parametrize("mode", ["per_tensor", "per_token_group"])
 def test_ranges(projection, mode):
-    for tau, zero_ratio, percentile in [(None, None, None), (1.0, None, None), (None, 0.3, None),
-                                        (1.0, 0.2, 0.97), (None, None, 0.9)]:  # fmt: skip
+    for tau, zero_ratio, percentile in [
+        (None, None, None),
+        (1.0, None, None),
+        (None, 0.3, None),
+        (1.0, 0.2, 0.97),
+        (None, None, 0.9),
+    ]:
         changes = {"tau": tau, "zero_ratio": zero_ratio, "act_percentile": percentile}
         layer = quantized(nn.Linear(72, 17), mode, projection=projection, **changes)
         check(layer, rows(9, 72), label=changes)
@@ -154,8 +169,9 @@ def test_ranges(projection, mode):
 def test_static_ranges(mode):
     def static(layer, x):
         batches = [x * 0.7, x[:1]]
-        return quantized(layer, mode, calibration=batches, act_range="static", tau=None,
-                         zero_ratio=None)  # fmt: skip
+        return quantized(
+            layer, mode, calibration=batches, act_range="static", tau=None, zero_ratio=None
+        )
 
     if mode == "per_tensor":
         x = rows(6, 45)
@@ -205,11 +221,15 @@ def test_memory_layouts(layout, mode):
 def test_linear_layouts(mode):
     layer = quantized(nn.Linear(40, 19), mode)
     for x in (
-        torch.randn(40), torch.randn(2, 3, 40), torch.randn(2, 40, 3).transpose(1, 2),
+        torch.randn(40),
+        torch.randn(2, 3, 40),
+        torch.randn(2, 40, 3).transpose(1, 2),
         torch.randn(40, 6).t(),
-        torch.randn(8, 80)[::2, ::2], torch.randn(5, 1, 40).expand(5, 4, 40),
-        torch.randn(2, 40, 3, 4).permute(0, 2, 3, 1), torch.randn(1, 1, 1, 1, 40),
-    ):  # fmt: skip
+        torch.randn(8, 80)[::2, ::2],
+        torch.randn(5, 1, 40).expand(5, 4, 40),
+        torch.randn(2, 40, 3, 4).permute(0, 2, 3, 1),
+        torch.randn(1, 1, 1, 1, 40),
+    ):
         check(layer, x, label=tuple(x.shape))
 
 

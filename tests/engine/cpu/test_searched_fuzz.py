@@ -16,13 +16,23 @@ from codtdq.schemes.transforms import Transform, Transformed
 
 pytestmark = needs_engine
 bounded = settings(
-    max_examples=100, deadline=None, derandomize=True, database=None,
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 SPECIAL = {
-    "plain": None, "zeros": 0.0, "denormal": 1e-40, "tiny": 1e-12, "large": 1e30, "huge": -3e38,
-    "nan": math.nan, "inf": math.inf, "-inf": -math.inf,
-}  # fmt: skip
+    "plain": None,
+    "zeros": 0.0,
+    "denormal": 1e-40,
+    "tiny": 1e-12,
+    "large": 1e30,
+    "huge": -3e38,
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+}
 LAYOUTS = ("plain", "transposed", "strided", "cut", "images inside", "repeated")
 
 
@@ -56,9 +66,11 @@ def transform_of(kind, channels, seed):
     shift, scale = (torch.rand(channels, generator=generator) + 0.1 for _ in range(2))
     order = torch.randperm(channels, generator=generator)
     return Transform(
-        shift if kind & 1 else None, scale if kind & 2 else None, order if kind & 4 else None,
+        shift if kind & 1 else None,
+        scale if kind & 2 else None,
+        order if kind & 4 else None,
         bool(kind & 8),
-    )  # fmt: skip
+    )
 
 
 def decoded(scheme, x, transform):
@@ -90,15 +102,18 @@ def decoded(scheme, x, transform):
     share=st.sampled_from([0.003, 0.3, 1.0]),
     layout=st.sampled_from(LAYOUTS),
     grid=st.tuples(
-        st.integers(2, 7), st.integers(1, 32).map(lambda n: 4 * n), st.integers(1, 16),
-        st.sampled_from([0.0, 0.5]), st.sampled_from(["none", "inside", "wide"]),
+        st.integers(2, 7),
+        st.integers(1, 32).map(lambda n: 4 * n),
+        st.integers(1, 16),
+        st.sampled_from([0.0, 0.5]),
+        st.sampled_from(["none", "inside", "wide"]),
     ),
     kind=st.sampled_from([TokenGroups, PixelGroups]),
     unit=st.sampled_from([0.0, 0.0, 1e-4, 0.01, 1e20]),
     ingredients=st.sampled_from([0, 0, 1, 2, 4, 8, 11, 15]),
     name=st.sampled_from(SETS),
     threads=st.integers(1, 3),
-)  # fmt: skip
+)
 def test_codes(shape, seed, special, share, layout, grid, kind, unit, ingredients, name, threads):
     bits, *others = grid
     scheme = kind(min(bits, 4) if "wide" in others else bits, *others, unit=unit)

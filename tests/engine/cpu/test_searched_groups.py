@@ -176,9 +176,12 @@ def test_transforms_give_the_bits_of_torch(channels, name):
     shift, scale = torch.randn(channels, generator=generator), torch.rand(channels) + 0.1
     order, x = torch.randperm(channels, generator=generator), noise(2, 50, channels)
     for transform in (
-        Transform(hadamard=True), Transform(shift=shift), Transform(scale=scale, hadamard=True),
-        Transform(order=order), Transform(shift, scale, order, True),
-    ):  # fmt: skip
+        Transform(hadamard=True),
+        Transform(shift=shift),
+        Transform(scale=scale, hadamard=True),
+        Transform(order=order),
+        Transform(shift, scale, order, True),
+    ):
         scheme = Transformed(TokenGroups(4, 32, trials=4), transform=transform)
         form = scheme.lower()
         stored = min(32, -(-channels // 4) * 4)
@@ -191,9 +194,14 @@ def test_transforms_give_the_bits_of_torch(channels, name):
 
 def test_what_the_engine_does_not_take_stays_with_torch():
     x = noise(1, 40, 200)
-    for scheme in (TokenGroups(4, unit=1e-35), TokenGroups(4, unit=1e30),
-                   TokenGroups(8), TokenGroups(4, 200), TokenGroups(4, trials=17),
-                   TokenGroups(5, zero_point="wide")):  # fmt: skip
+    for scheme in (
+        TokenGroups(4, unit=1e-35),
+        TokenGroups(4, unit=1e30),
+        TokenGroups(8),
+        TokenGroups(4, 200),
+        TokenGroups(4, trials=17),
+        TokenGroups(5, zero_point="wide"),
+    ):
         assert scheme.grid.unsupported_reason() and searched_groups(x, scheme.grid) is None
         assert torch.equal(scheme(x), scheme.plain(x))
         with pytest.raises(UnsupportedError, match="refused"):

@@ -12,10 +12,25 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 ENGINE = ROOT / "src" / "codtdq" / "engine" / "cpu" / "csrc"
-FLAGS = ("-std=gnu++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden",
-         f"-I{ENGINE}")  # fmt: skip
-PARTS = ("quantize_groups", "quantize_fixed", "linear", "conv", "depthwise", "search_tokens",
-         "search_tokens transform", "search_pixels", "depthwise of pixel groups")  # fmt: skip
+FLAGS = (
+    "-std=gnu++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    f"-I{ENGINE}",
+)
+PARTS = (
+    "quantize_groups",
+    "quantize_fixed",
+    "linear",
+    "conv",
+    "depthwise",
+    "search_tokens",
+    "search_tokens transform",
+    "search_pixels",
+    "depthwise of pixel groups",
+)
 SETS_OF = {"x86_64": ("AVX2", "AVX512"), "aarch64": ("NEON",)}  # by processor of the compiler
 
 

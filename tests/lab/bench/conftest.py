@@ -12,8 +12,11 @@ from codtdq.models import registry as models
 
 PLUGIN = Path(__file__).parent / "bench_plugin.py"
 SETTING = {
-    "models": ["test-bench"], "untrained": True, "calibration_images": 2, "imports": [PLUGIN],
-}  # fmt: skip
+    "models": ["test-bench"],
+    "untrained": True,
+    "calibration_images": 2,
+    "imports": [PLUGIN],
+}
 
 
 @pytest.fixture

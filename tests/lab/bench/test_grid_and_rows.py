@@ -15,8 +15,9 @@ def row(method, **fields):
 
 
 def test_grid_has_every_combination_once():
-    cells = make_grid(["a", "b"], ["x", "y", "x"], ["d", "e"], seeds=[0, 1],
-                      stress=[None, "outliers"], limit=3)  # fmt: skip
+    cells = make_grid(
+        ["a", "b"], ["x", "y", "x"], ["d", "e"], seeds=[0, 1], stress=[None, "outliers"], limit=3
+    )
     assert len(cells) == len(set(cells)) == 2 * 2 * 2 * 2 * 2
     assert {c.limit for c in cells} == {3} and {c.budget for c in cells} == {"fast"}
 

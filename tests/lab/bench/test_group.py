@@ -56,17 +56,29 @@ def test_a_row_has_what_is_needed_to_trust_it(settings, tmp_path):
 
 
 def test_the_hash_of_a_data_set_is_that_of_its_pixels(settings, tmp_path, monkeypatch):
-    a, b = (row["hashes"]["dataset"] for row in
-            rows_of(settings, tmp_path, datasets=(EASY, "camosynth/test-small")))  # fmt: skip
+    a, b = (
+        row["hashes"]["dataset"]
+        for row in rows_of(settings, tmp_path, datasets=(EASY, "camosynth/test-small"))
+    )
     assert a != b
     whole = open_dataset(EASY, limit=5)
     pixels = [sample.image.copy() for sample in whole]
     first = Shard(whole, 0, 5).hashes()
     pixels[3][0, 0, 0] ^= 1
-    changed = type("D", (), {"name": "d", "notes": [], "__len__": lambda s: 5, "__getitem__":
-                   lambda s, i: codtdq.data.Sample("n", pixels[i], whole[i].mask)})()  # fmt: skip
+    changed = type(
+        "D",
+        (),
+        {
+            "name": "d",
+            "notes": [],
+            "__len__": lambda s: 5,
+            "__getitem__": lambda s, i: codtdq.data.Sample("n", pixels[i], whole[i].mask),
+        },
+    )()
     assert [x == y for x, y in zip(first, Shard(changed, 0, 5).hashes())] == [True] * 3 + [
-        False, True]  # fmt: skip
+        False,
+        True,
+    ]
 
 
 def test_parts_add_up_to_the_whole_and_finished_ones_are_not_done_again(

@@ -47,20 +47,42 @@ def test_failures_are_rows_and_resume_does_only_what_is_missing(setting, tmp_pat
 
 def command(out, *more):
     return [
-        sys.executable, "-m", "codtdq", "--import", str(PLUGIN), "bench", "accuracy",
-        "--models", "test-bench", "--untrained", "--calibration-images", "2", "--methods",
-        "fp32,w4a4", "--dataset", ",".join(SETS), "--workers", "1", "--out", str(out), *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "codtdq",
+        "--import",
+        str(PLUGIN),
+        "bench",
+        "accuracy",
+        "--models",
+        "test-bench",
+        "--untrained",
+        "--calibration-images",
+        "2",
+        "--methods",
+        "fp32,w4a4",
+        "--dataset",
+        ",".join(SETS),
+        "--workers",
+        "1",
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 def test_ctrl_c_keeps_finished_rows_and_resume_completes(tmp_path):
     environment = {**os.environ, "BENCH_TEST_SLOW": "0.4", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command(tmp_path, "--limit", "24"), env=environment, start_new_session=True,
+        command(tmp_path, "--limit", "24"),
+        env=environment,
+        start_new_session=True,
         # a test run in the background may have Ctrl-C ignored, and its children with it
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     results = tmp_path / "results.jsonl"
     deadline = time.monotonic() + 60
     while not (results.exists() and results.stat().st_size) and time.monotonic() < deadline:
@@ -75,9 +97,11 @@ def test_ctrl_c_keeps_finished_rows_and_resume_completes(tmp_path):
     assert list((tmp_path / "state").iterdir())  # the calibrated model waits
 
     done = subprocess.run(
-        command(tmp_path, "--limit", "24", "--resume", "--json"), env={**os.environ},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        command(tmp_path, "--limit", "24", "--resume", "--json"),
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(rows) == len({row_identity(row) for row in rows}) == 4
@@ -130,6 +154,19 @@ def test_two_runs_cannot_share_a_directory(setting, tmp_path):
 
 def test_ray_missing_is_one_line_with_the_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["bench", "accuracy", "--engine", "ray", "--methods", "fp32",
-                 "--out", str(tmp_path / "out")]) == 2  # fmt: skip
+    assert (
+        main(
+            [
+                "bench",
+                "accuracy",
+                "--engine",
+                "ray",
+                "--methods",
+                "fp32",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 2
+    )
     assert "pip install 'codtdq[ray]'" in capsys.readouterr().err

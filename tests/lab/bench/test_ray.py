@@ -23,9 +23,11 @@ METHODS = ["fp32", "w4a4", "cod-tdq"]
 LIMIT = 6
 # Dead nodes are noticed in seconds instead of half a minute.
 FAST_HEALTH = {
-    "health_check_initial_delay_ms": 0, "health_check_period_ms": 300,
-    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
-}  # fmt: skip
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 300,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
 
 
 @pytest.fixture
@@ -35,10 +37,12 @@ def cluster(tmp_path, monkeypatch):
     trace = tmp_path / "trace"
     trace.mkdir()
     for name, value in {
-        "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "BENCH_TEST_SHARD": "2",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "BENCH_TEST_SHARD": "2",
         "BENCH_TEST_TRACE": str(trace),
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setenv(name, value)
     made = Cluster(
         initialize_head=True,
@@ -80,9 +84,15 @@ def test_a_node_that_dies_costs_no_row_and_results_equal_local_ones(
     monkeypatch.setattr("codtdq.lab.bench.shard.SHARD_IMAGES", 2)
     out = tmp_path / "out"
     rows = run_accuracy(
-        out, engine="ray", address=made.address, methods=METHODS, datasets=SETS, limit=LIMIT,
-        keep_models=True, **setting,
-    )  # fmt: skip
+        out,
+        engine="ray",
+        address=made.address,
+        methods=METHODS,
+        datasets=SETS,
+        limit=LIMIT,
+        keep_models=True,
+        **setting,
+    )
     killer.join()
     assert killed and not ray.is_initialized()
     used = [path.name.partition(".")[0] for path in trace.iterdir()]
@@ -110,9 +120,15 @@ def test_a_node_that_dies_costs_no_row_and_results_equal_local_ones(
     # A resumed run takes the model that is there: its calibration is the old one.
     (out / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[1:]))
     again = run_accuracy(
-        out, engine="ray", address=made.address, methods=METHODS, datasets=SETS, limit=LIMIT,
-        resume=True, **setting,
-    )  # fmt: skip
+        out,
+        engine="ray",
+        address=made.address,
+        methods=METHODS,
+        datasets=SETS,
+        limit=LIMIT,
+        resume=True,
+        **setting,
+    )
     assert again[1:] == rows[1:] and again[0]["started"] != rows[0]["started"]
     for field in ("metrics", "per_image", "hashes", "calibration"):
         assert again[0][field] == rows[0][field]
@@ -122,5 +138,12 @@ def test_a_node_that_dies_costs_no_row_and_results_equal_local_ones(
 
 def test_an_unreachable_cluster_is_one_line(setting, tmp_path):
     with pytest.raises(UnsupportedError, match="no Ray cluster at 127"):
-        run_accuracy(tmp_path, engine="ray", address="127.0.0.1:1", methods=["fp32"],
-                     datasets=SETS, limit=2, **setting)  # fmt: skip
+        run_accuracy(
+            tmp_path,
+            engine="ray",
+            address="127.0.0.1:1",
+            methods=["fp32"],
+            datasets=SETS,
+            limit=2,
+            **setting,
+        )

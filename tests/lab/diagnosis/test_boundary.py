@@ -51,9 +51,9 @@ def test_frame_and_empty_masks_make_no_boundary():
 def test_occupancy_counts_parts_of_pixels():
     band = np.zeros((4, 4), bool)
     band[0, 0] = True
-    boxes = torch.tensor([
-        [0, 0, 0.5, 0.5], [0, 0, 1, 1], [0.5, 0.5, 1, 1], [0.125, 0, 0.375, 0.25],
-    ])  # fmt: skip
+    boxes = torch.tensor(
+        [[0, 0, 0.5, 0.5], [0, 0, 1, 1], [0.5, 0.5, 1, 1], [0.125, 0, 0.375, 0.25]]
+    )
     means = box_means(band, pixel_edges(boxes, 4, 4))
     # the last box is half a pixel of the band and half a pixel below it
     assert means.tolist() == pytest.approx([0.25, 1 / 16, 0.0, 0.5])

@@ -10,8 +10,17 @@ from codtdq.lab.diagnosis.groups import Observation, disparity
 from codtdq.lab.diagnosis.statistics import LayerStatistics
 from codtdq.numerics import ActivationSpec, quantize
 
-FACTS = {"name": "x", "role": "linear", "kind": "linear", "order": 0, "channels": 4, "grid": None,
-         "mode": "", "bits": 4.0, "group": None}  # fmt: skip
+FACTS = {
+    "name": "x",
+    "role": "linear",
+    "kind": "linear",
+    "order": 0,
+    "channels": 4,
+    "grid": None,
+    "mode": "",
+    "bits": 4.0,
+    "group": None,
+}
 SPIKE = 112.0  # 16 * 7: a per-tensor step of exactly 16
 
 
@@ -137,9 +146,13 @@ def test_the_numbers_are_those_that_the_quantizer_returns(mode, size, literal):
     result = quantize(x, spec)
     record = record_of(x, spec)
     for name, theirs in (
-        ("radius", result.radius), ("step", result.step), ("sigma", result.sigma),
-        ("eta", result.eta), ("rho0", result.zero_mass), ("clip", result.clip_rate),
-    ):  # fmt: skip
+        ("radius", result.radius),
+        ("step", result.step),
+        ("sigma", result.sigma),
+        ("eta", result.eta),
+        ("rho0", result.zero_mass),
+        ("clip", result.clip_rate),
+    ):
         ours, theirs = getattr(record, name), theirs.double().flatten()
         assert ours.mean == pytest.approx(theirs.mean().item(), rel=1e-5, abs=1e-7), name
         assert ours.maximum == pytest.approx(theirs.max().item(), rel=1e-5, abs=1e-7), name

@@ -28,16 +28,21 @@ def grids(sides):
     for name, side in sides.items():
         start = len(table)
         edges = np.linspace(0, 1, side + 1)
-        table += [(edges[r], edges[c], edges[r + 1], edges[c + 1])
-                  for r in range(side) for c in range(side)]  # fmt: skip
+        table += [
+            (edges[r], edges[c], edges[r + 1], edges[c + 1])
+            for r in range(side)
+            for c in range(side)
+        ]
         boxes = torch.arange(start, len(table))[:, None]
         maps[name] = [TokenMap(boxes=boxes, grid=(side, side))]
     return TokenMaps(maps, torch.tensor(table, dtype=torch.float64))
 
 
 def kept(**by_method):
-    shares = {m: {n: np.asarray(v).ravel().astype(np.uint8) for n, v in found.items()}
-              for m, found in by_method.items()}  # fmt: skip
+    shares = {
+        m: {n: np.asarray(v).ravel().astype(np.uint8) for n, v in found.items()}
+        for m, found in by_method.items()
+    }
     return GallerySample(sample=None, band=np.zeros((40, 40), bool), zeroed=shares)
 
 
@@ -56,17 +61,30 @@ def choose(layers, first, second, count=4):
 def test_structure_and_difference_beat_total_loss_and_noise():
     noise = np.random.default_rng(0).integers(0, 2, (20, 20)) * 255
     layers = [layer(name, "conv", 20) for name in ("gone", "noise", "same", "told")]
-    first = {"gone": halves(20, 255, 255), "noise": noise, "same": halves(20, 0, 200),
-             "told": halves(20, 40, 200)}  # fmt: skip
-    second = {"gone": halves(20, 255, 254), "noise": noise // 8, "same": halves(20, 0, 200),
-              "told": halves(20, 0, 60)}  # fmt: skip
+    first = {
+        "gone": halves(20, 255, 255),
+        "noise": noise,
+        "same": halves(20, 0, 200),
+        "told": halves(20, 40, 200),
+    }
+    second = {
+        "gone": halves(20, 255, 254),
+        "noise": noise // 8,
+        "same": halves(20, 0, 200),
+        "told": halves(20, 0, 60),
+    }
     assert choose(layers, first, second) == ["told"]
 
 
 def test_one_layer_per_role_then_other_grids():
-    layers = [layer("fine", "mlp", 40), layer("weaker", "mlp", 40), layer("half", "mlp", 20),
-              layer("coarse", "mlp", 5), layer("thin", "mlp", 40, channels=1),
-              layer("only", "attention", 5)]  # fmt: skip
+    layers = [
+        layer("fine", "mlp", 40),
+        layer("weaker", "mlp", 40),
+        layer("half", "mlp", 20),
+        layer("coarse", "mlp", 5),
+        layer("thin", "mlp", 40, channels=1),
+        layer("only", "attention", 5),
+    ]
     high = {"fine": 220, "weaker": 120, "half": 180, "coarse": 255, "thin": 255, "only": 60}
     first = {one.name: halves(one.grid[0], 0, high[one.name]) for one in layers}
     second = {one.name: halves(one.grid[0], 0, 10) for one in layers}

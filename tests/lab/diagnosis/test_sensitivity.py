@@ -96,7 +96,10 @@ def test_the_planted_layer_is_found(chain, score):
 def test_roles_come_from_the_plan(chain, score):
     result = measure_sensitivity(chain, NAIVE, score, by="role")
     assert {row.unit: row.operators for row in result.rows} == {
-        "mlp": ("fragile",), "attention": ("calm",), "linear": ("last",)}  # fmt: skip
+        "mlp": ("fragile",),
+        "attention": ("calm",),
+        "linear": ("last",),
+    }
     assert result.rows[0].unit == "mlp"
     with pytest.raises(ConfigError, match="by is 'name'; accepted: layer, role"):
         measure_sensitivity(chain, NAIVE, score, by="name")

@@ -100,8 +100,17 @@ def test_two_inputs_equal_their_concatenation_where_that_is_defined():
     result = quantize(x, one.result.spec)
     together = LayerStatistics()
     together.add(Observation(x, result.x_hat, result, torch.cat([one.labels, two.labels])))
-    facts = {"name": "", "role": "", "kind": "", "order": 0, "channels": 16, "grid": None,
-             "mode": "", "bits": 4.0, "group": 8}  # fmt: skip
+    facts = {
+        "name": "",
+        "role": "",
+        "kind": "",
+        "order": 0,
+        "channels": 16,
+        "grid": None,
+        "mode": "",
+        "bits": 4.0,
+        "group": 8,
+    }
     a, b = apart.record(**facts), together.record(**facts)
     for name in ("eta", "rho0", "step", "sigma", "clip"):
         assert vars(getattr(a, name)) == pytest.approx(vars(getattr(b, name)), rel=1e-6)

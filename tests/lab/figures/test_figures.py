@@ -186,12 +186,14 @@ def test_profile_leaves_constant_inputs_out_and_cuts_sqnr(diagnosis):
 def test_before_and_after_prints_the_shares_beyond_the_bounds():
     labels = np.array([0, 0, 0, 0, 1, 1, -1], np.int8)
     groups = GroupSample(
-        tau=1.0, zr=0.2, boundary=labels,
+        tau=1.0,
+        zr=0.2,
+        boundary=labels,
         eta_before=np.array([0.5, 2, 2, 2, 0.5, 2, 9], np.float32),
         eta_after=np.array([0.5, 1, 1, 1, 0.5, 1, 1], np.float32),
         rho0_before=np.array([0.3, 0.3, 0.3, 0.1, 0.5, 0.5, 1], np.float32),
         rho0_after=np.array([0.3, 0.2, 0.2, 0.1, 0.2, 0.5, 1], np.float32),
-    )  # fmt: skip
+    )
     one = Bounded("ours", "some.layer", groups)
     left, right = (axes.get_xlabel() for axes in before_and_after([one]).axes)
     assert "non-boundary 75.0 → 0.0 %" in left and " boundary 50.0 → 0.0 %" in left
@@ -237,8 +239,15 @@ def test_token_maxima_and_erased_tokens(diagnosis):
 
 def test_a_diagnosis_fills_every_figure_and_nothing_overlaps_its_name(diagnosis):
     names = [drawn.name for drawn in draw_figures(diagnosis)]
-    assert names == ["failure-mechanism", "token-ranges", "before-after", "projection",
-                     "layer-profile", "masks", "weights-backbone.stages.0.attn.qkv"]  # fmt: skip
+    assert names == [
+        "failure-mechanism",
+        "token-ranges",
+        "before-after",
+        "projection",
+        "layer-profile",
+        "masks",
+        "weights-backbone.stages.0.attn.qkv",
+    ]
 
 
 def test_figures_without_their_data_are_left_out(diagnosis):

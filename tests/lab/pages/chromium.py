@@ -43,10 +43,12 @@ class WebSocket:
         data, mask = text.encode(), os.urandom(4)
         size = len(data)
         head = b"\x81" + (
-            bytes([0x80 | size]) if size < 126
-            else struct.pack("!BH", 0xFE, size) if size < 65536
+            bytes([0x80 | size])
+            if size < 126
+            else struct.pack("!BH", 0xFE, size)
+            if size < 65536
             else struct.pack("!BQ", 0xFF, size)
-        )  # fmt: skip
+        )
         masked = bytes(byte ^ mask[i % 4] for i, byte in enumerate(data))
         self.socket.sendall(head + mask + masked)
 
@@ -80,11 +82,22 @@ class Chromium:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="codtdq-chromium-")
         self.process = subprocess.Popen(
-            [find(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-             "--disable-dev-shm-usage", "--disable-background-networking",
-             "--remote-debugging-port=0", f"--user-data-dir={self.folder.name}", "about:blank"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [
+                find(),
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+                "--remote-debugging-port=0",
+                f"--user-data-dir={self.folder.name}",
+                "about:blank",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self.errors, self.requests, self._number = [], [], 0
         try:
             self._connect()
@@ -139,8 +152,13 @@ class Chromium:
         """Load a file in a window of this size and wait until its scripts have run."""
         self.errors.clear()
         self.requests.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=Path(path).resolve().as_uri())
@@ -151,8 +169,9 @@ class Chromium:
 
     def run(self, expression):
         """The value of an expression in the page."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
-                           awaitPromise=True)  # fmt: skip
+        result = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
@@ -172,7 +191,7 @@ class Chromium:
             "e.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'});"
             "const r = e.getBoundingClientRect();"
             "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )  # fmt: skip
+        )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -180,15 +199,24 @@ class Chromium:
         """Press one key on whatever has the focus."""
         code = {"Enter": 13, "ArrowRight": 39, "ArrowLeft": 37, "Tab": 9}[name]
         text = {"text": "\r"} if name == "Enter" else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=name, code=name,
-                  windowsVirtualKeyCode=code, **text)  # fmt: skip
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=name, code=name,
-                  windowsVirtualKeyCode=code)  # fmt: skip
+        self.call(
+            "Input.dispatchKeyEvent",
+            type="keyDown",
+            key=name,
+            code=name,
+            windowsVirtualKeyCode=code,
+            **text,
+        )
+        self.call(
+            "Input.dispatchKeyEvent", type="keyUp", key=name, code=name, windowsVirtualKeyCode=code
+        )
 
     def type(self, selector, text):
         """Put the focus on a field, empty it, and type."""
-        self.run(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus();"
-                 "e.select(); })()")  # fmt: skip
+        self.run(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus();"
+            "e.select(); })()"
+        )
         self.call("Input.insertText", text=text)
 
     def select(self, selector, value):

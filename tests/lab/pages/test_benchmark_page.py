@@ -25,28 +25,58 @@ def rows(model="cfrn-small"):
         for dataset, mean in zip(DATASETS, means):
             s = [round(mean + 0.01 * (i - 2), 4) for i in range(IMAGES)]
             yield {
-                "model": model, "method": method, "dataset": dataset, "seed": 0, "stress": None,
-                "budget": None, "limit": IMAGES, "status": "ok", "error": None, "count": IMAGES,
-                "metrics": {"S": mean, "wF": mean - 0.1, "E_mean": mean, "F_mean": mean,
-                            "MAE": 1 - mean},
+                "model": model,
+                "method": method,
+                "dataset": dataset,
+                "seed": 0,
+                "stress": None,
+                "budget": None,
+                "limit": IMAGES,
+                "status": "ok",
+                "error": None,
+                "count": IMAGES,
+                "metrics": {
+                    "S": mean,
+                    "wF": mean - 0.1,
+                    "E_mean": mean,
+                    "F_mean": mean,
+                    "MAE": 1 - mean,
+                },
                 "per_image": {"name": [f"{dataset}-{i}" for i in range(IMAGES)], "S": s},
                 "bits": {"weight": bits + 0.1, "activation": bits + 0.2},
-                "info": {"title": title, "ranges": ranges, "granularity": "per tensor",
-                         "calibration_images": 0, "gradients": False, "reconstructs": False,
-                         "act_bits": str(bits), "weight_bits": str(bits), "source": "<b>x</b>"},
-                "calibration": None, "diagnosis": {"sqnr_db": 20.0}, "hashes": {},
+                "info": {
+                    "title": title,
+                    "ranges": ranges,
+                    "granularity": "per tensor",
+                    "calibration_images": 0,
+                    "gradients": False,
+                    "reconstructs": False,
+                    "act_bits": str(bits),
+                    "weight_bits": str(bits),
+                    "source": "<b>x</b>",
+                },
+                "calibration": None,
+                "diagnosis": {"sqnr_db": 20.0},
+                "hashes": {},
                 "environment": {"torch": "2", "cpu": "a CPU"},
                 "started": "2026-01-01T00:00:00+00:00",
-            }  # fmt: skip
+            }
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     failed = {
-        "model": "escnet-small", "method": "w4a4", "dataset": DATASETS[0], "seed": 1,
-        "stress": None, "budget": None, "limit": IMAGES, "status": "error", "error": "no <luck>",
-    }  # fmt: skip
+        "model": "escnet-small",
+        "method": "w4a4",
+        "dataset": DATASETS[0],
+        "seed": 1,
+        "stress": None,
+        "budget": None,
+        "limit": IMAGES,
+        "status": "error",
+        "error": "no <luck>",
+    }
     lines = [*rows(), *rows("escnet-small"), failed]
     path = folder / "results.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
@@ -64,8 +94,9 @@ def page(file, browser, tmp_path):
 
 
 def column(page, index, table="score-table"):
-    return page.run(f"[...document.querySelectorAll('#{table} tbody tr')]"
-                    f".map(r => r.cells[{index}].innerText)")  # fmt: skip
+    return page.run(
+        f"[...document.querySelectorAll('#{table} tbody tr')].map(r => r.cells[{index}].innerText)"
+    )
 
 
 def test_scores_are_means_over_data_sets_best_first(page):

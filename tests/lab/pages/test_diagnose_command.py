@@ -24,8 +24,11 @@ def test_the_folder_has_everything(tmp_path, monkeypatch):
     names = {str(f.relative_to(tmp_path / "new" / "run")) for f in files}
     assert {"diagnosis.json", "layers.csv", "weights.csv", "report.html"} <= names
     drawn = {n for n in names if n.startswith("figures/")}
-    assert drawn == {f"figures/{n}.{form}" for n in ("failure-mechanism", "token-ranges")
-                     for form in ("png", "svg")}  # fmt: skip
+    assert drawn == {
+        f"figures/{n}.{form}"
+        for n in ("failure-mechanism", "token-ranges")
+        for form in ("png", "svg")
+    }
     read = Diagnosis.from_json(tmp_path / "new" / "run" / "diagnosis.json")
     assert read.command == made.command and read.method("w4a4").metrics["S"] == 0.55
     pictures = read.images[1].files
@@ -80,8 +83,22 @@ def test_wrong_input_is_one_line_before_any_work(words, message, tmp_path, capsy
 
 def test_a_real_diagnosis_from_the_command_line(tmp_path, capsys, browser):
     out = tmp_path / "run"
-    words = ["diagnose", "--method", "w4a4", "--dataset", "camosynth/test-easy", "--limit", "1",
-             "--images", "1", "--r-in", "2", "--no-figures", "--out", str(out)]  # fmt: skip
+    words = [
+        "diagnose",
+        "--method",
+        "w4a4",
+        "--dataset",
+        "camosynth/test-easy",
+        "--limit",
+        "1",
+        "--images",
+        "1",
+        "--r-in",
+        "2",
+        "--no-figures",
+        "--out",
+        str(out),
+    ]
     assert main(words) == 0
     said = capsys.readouterr()
     assert "W4A4 (naive)" in said.out and "largest zero-bin mass" in said.out and not said.err

@@ -134,9 +134,11 @@ def test_a_candidate_is_what_quantize_would_make():
 def test_the_grid_has_every_combination_once():
     grid = candidate_grid([16, 16, 32], [1.0, None], [None])
     assert [str(c) for c in grid] == [
-        "g=16 tau=1 zr=none", "g=16 tau=none zr=none",
-        "g=32 tau=1 zr=none", "g=32 tau=none zr=none",
-    ]  # fmt: skip
+        "g=16 tau=1 zr=none",
+        "g=16 tau=none zr=none",
+        "g=32 tau=1 zr=none",
+        "g=32 tau=none zr=none",
+    ]
 
 
 def test_the_band_is_that_of_the_prediction():
@@ -166,9 +168,13 @@ def test_boundary_rho_counts_tokens_on_the_band_only(mode):
     image = square_image()
     config = codtdq.CodTdqConfig(
         act_modes=dict.fromkeys(("linear", "conv", "depthwise", "first"), mode),
-        tau=None, zero_ratio=None, weight_bits=None, first_layer="quantize",
-        skip_patterns=["head"], float_storage="fp32",
-    )  # fmt: skip
+        tau=None,
+        zero_ratio=None,
+        weight_bits=None,
+        first_layer="quantize",
+        skip_patterns=["head"],
+        float_storage="fp32",
+    )
     reference = FloatReference(model, [image])
     band = PredictedBand(model, reference)
     on_band = band.labels(0, "lift", 0, 24 * 24).reshape(24, 24)
@@ -218,9 +224,16 @@ def test_per_layer_choices_are_planted(two):
 
 def test_bounds_that_the_base_keeps_away_stay_away():
     model = small_net()
-    base = codtdq.preset("cod-tdq", float_storage="fp32", act_modes={
-        "linear": "per_token_group", "conv": "per_tensor", "depthwise": "per_channel",
-        "first": "per_tensor"})  # fmt: skip
+    base = codtdq.preset(
+        "cod-tdq",
+        float_storage="fp32",
+        act_modes={
+            "linear": "per_token_group",
+            "conv": "per_tensor",
+            "depthwise": "per_channel",
+            "first": "per_tensor",
+        },
+    )
     selector = Selector(model, base, [images(1)])
     config, choices = select_per_layer(selector, candidate_grid([32], [0.5, None], [0.2, None]))
     bounded_operators = {choice.name for choice in choices}
@@ -264,8 +277,21 @@ def test_the_command_needs_no_masks_and_its_config_goes_into_quantize(tmp_path, 
     folder.mkdir()
     Image.fromarray(open_dataset("camosynth/calib", limit=1)[0].image).save(folder / "one.png")
     out = tmp_path / "selected.json"
-    argv = ["select", "--g", "16,32", "--tau", "none", "--zero-ratio", "0.2,none",
-            "--calibration", str(folder), "--per-layer", "--out", str(out), "--json"]  # fmt: skip
+    argv = [
+        "select",
+        "--g",
+        "16,32",
+        "--tau",
+        "none",
+        "--zero-ratio",
+        "0.2,none",
+        "--calibration",
+        str(folder),
+        "--per-layer",
+        "--out",
+        str(out),
+        "--json",
+    ]
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)
     scores = [row["score"] for row in found["candidates"]]

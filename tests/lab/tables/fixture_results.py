@@ -15,7 +15,13 @@ METHODS = {
     "w4a4": ("Naive W4A4", 0.45, "this project", "dynamic", "per tensor", 0, False, "4"),
     "ptq4vit": ("PTQ4ViT", 0.5, "released code", "static", "per tensor", 32, False, "4"),
     "orq-vit": (
-        "ORQ-ViT", 0.55, "re-implemented from the abstract", "static", "per channel", 32, True,
+        "ORQ-ViT",
+        0.55,
+        "re-implemented from the abstract",
+        "static",
+        "per channel",
+        32,
+        True,
         "4 + 16/C",
     ),
     "fima-q": ("FIMA-Q", 0.66, "released code", "static", "per tensor", 128, True, "4"),
@@ -26,19 +32,43 @@ METHODS = {
     "dcrp-only": ("DCRP only", 0.5, "paper text", "dynamic", "per tensor", 0, False, "4"),
     "cod-tdq": ("COD-TDQ", 0.78, "paper text", "dynamic", "token group", 0, False, "4 + 32/g"),
     "cod-tdq-guarded": (
-        "COD-TDQ guarded", 0.8, "this project", "dynamic", "token group", 0, False, "4 + 32/g",
+        "COD-TDQ guarded",
+        0.8,
+        "this project",
+        "dynamic",
+        "token group",
+        0,
+        False,
+        "4 + 32/g",
     ),
     "my-own": ("My own", 0.58, "user", "static", "per tensor", 8, False, "4"),
-}  # fmt: skip
+}
 
 ENVIRONMENT = {
-    "codtdq": "0.1.0", "python": "3.12.3", "torch": "2.9.0", "numpy": "2.3.0",
-    "cpu": "Imaginary CPU", "cores": 2, "threads": 1,
-}  # fmt: skip
+    "codtdq": "0.1.0",
+    "python": "3.12.3",
+    "torch": "2.9.0",
+    "numpy": "2.3.0",
+    "cpu": "Imaginary CPU",
+    "cores": 2,
+    "threads": 1,
+}
 
 
-def row(model="cfrn-small", method="w4a4", dataset="camosynth/test-easy", seed=0, *, images=24,
-        stress=None, limit=None, budget="fast", shift=0.0, error=None, **changes):  # fmt: skip
+def row(
+    model="cfrn-small",
+    method="w4a4",
+    dataset="camosynth/test-easy",
+    seed=0,
+    *,
+    images=24,
+    stress=None,
+    limit=None,
+    budget="fast",
+    shift=0.0,
+    error=None,
+    **changes,
+):
     """One random cell; images share their difficulty over methods, so that pairing matters."""
     title, quality, evidence, ranges, granularity, calibration, gradients, bits = METHODS[method]
     shared = np.random.default_rng(sum(map(ord, dataset))).normal(0, 0.08, images)
@@ -48,23 +78,42 @@ def row(model="cfrn-small", method="w4a4", dataset="camosynth/test-easy", seed=0
     per_image = {k: [round(float(x), 5) for x in v] for k, v in table.items()}
     means = {k: float(np.mean(v)) for k, v in per_image.items()}
     info = {
-        "name": method, "title": title, "source": "", "evidence": evidence, "ranges": ranges,
-        "granularity": granularity, "calibration_images": calibration, "gradients": gradients,
-        "act_bits": bits, "weight_bits": bits.split()[0], "description": "",
+        "name": method,
+        "title": title,
+        "source": "",
+        "evidence": evidence,
+        "ranges": ranges,
+        "granularity": granularity,
+        "calibration_images": calibration,
+        "gradients": gradients,
+        "act_bits": bits,
+        "weight_bits": bits.split()[0],
+        "description": "",
         "reconstructs": gradients,
-    }  # fmt: skip
+    }
     grid = float(bits.split()[0])
     cell = {
-        "model": model, "method": method, "dataset": dataset, "seed": seed, "stress": stress,
-        "budget": budget, "limit": limit, "status": "ok", "error": None, "count": images,
+        "model": model,
+        "method": method,
+        "dataset": dataset,
+        "seed": seed,
+        "stress": stress,
+        "budget": budget,
+        "limit": limit,
+        "status": "ok",
+        "error": None,
+        "count": images,
         "metrics": {m: means.get(m, means["F_mean"] + 0.01) for m in METRICS},
         "per_image": {"name": [f"image_{i:03d}" for i in range(images)], **per_image},
         "bits": {"weight": grid + 0.13, "activation": grid + 0.51},
-        "info": info, "config": {}, "diagnosis": None,
+        "info": info,
+        "config": {},
+        "diagnosis": None,
         "calibration": {"images": calibration, "seconds": 1.0, "steps": 0},
         "hashes": {"float_model": model + str(stress), "quantized_model": "", "dataset": dataset},
-        "environment": ENVIRONMENT, "started": "2025-01-01T00:00:00Z",
-    }  # fmt: skip
+        "environment": ENVIRONMENT,
+        "started": "2025-01-01T00:00:00Z",
+    }
     if error:
         for name in ("count", "metrics", "per_image", "bits", "info", "config", "calibration"):
             cell[name] = None

@@ -60,8 +60,11 @@ def test_markdown_has_equal_columns(run, results):
     code, out, _ = run(results, "--style", "markdown")
     assert code == 0 and "**.789**" in out and "<u>.759</u>" in out and "failed<sup>1</sup>" in out
     for block in out.split("### ")[1:]:
-        counts = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()
-                  if line.startswith("|")}  # fmt: skip
+        counts = {
+            len(re.findall(r"(?<!\\)\|", line))
+            for line in block.splitlines()
+            if line.startswith("|")
+        }
         assert len(counts) == 1
     assert "camosynth/test-easy E\\_mean↑" in out
 
@@ -94,8 +97,12 @@ def test_latex_is_balanced_and_escaped(run, tmp_path):
 def test_csv_holds_full_precision(run, results):
     rows = list(csv.DictReader(io.StringIO(run(results, "--style", "csv")[1])))
     cell = fixture.row("cfrn-small", "cod-tdq")
-    (found,) = [r for r in rows if (r["model"], r["method"], r["dataset"], r["stress"])
-                == ("cfrn-small", "cod-tdq", "camosynth/test-easy", "")]  # fmt: skip
+    (found,) = [
+        r
+        for r in rows
+        if (r["model"], r["method"], r["dataset"], r["stress"])
+        == ("cfrn-small", "cod-tdq", "camosynth/test-easy", "")
+    ]
     assert float(found["S"]) == cell["metrics"]["S"] and found["S_std"] == ""
     assert found["evidence"] == "paper text" and found["activation_bits"] == "4.51"
     failed = [r for r in rows if r["status"] == "failed"]

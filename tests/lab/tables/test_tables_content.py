@@ -51,14 +51,20 @@ def test_main_table(tables_of):
     rows = fixture.benchmark()
     plain, stressed, _ = tables_of(rows, "main")
     assert [s.title for s in plain.sections] == [
-        "Full precision and naive quantization", "ViT PTQ", "SAM and LLM PTQ", "Ours",
-            "Variants, controls and others",
-    ]  # fmt: skip
+        "Full precision and naive quantization",
+        "ViT PTQ",
+        "SAM and LLM PTQ",
+        "Ours",
+        "Variants, controls and others",
+    ]
     found, s = lines(plain), column(plain, "S↑", "camosynth/test-easy")
     # seeds: mean and sample standard deviation
-    mine = [r["metrics"]["S"] for r in rows
-            if (r["model"], r["method"], r["dataset"], r["stress"])
-            == ("cfrn-small", "repq-vit", "camosynth/test-easy", None)]  # fmt: skip
+    mine = [
+        r["metrics"]["S"]
+        for r in rows
+        if (r["model"], r["method"], r["dataset"], r["stress"])
+        == ("cfrn-small", "repq-vit", "camosynth/test-easy", None)
+    ]
     assert len(mine) == 3
     expected = f"{decimal(statistics.fmean(mine), 3)}±{decimal(statistics.stdev(mine), 3)}"
     assert found["RepQ-ViT"][s].text == expected
@@ -98,8 +104,11 @@ def test_failed_cells_say_so_and_why(tables_of):
     assert "seeds 0, 1, 2" in table.footnotes[ref] and "loss is not finite" in table.footnotes[ref]
     assert "±" in line[column(table, "S↑", "camosynth/test-easy")].text
     # some seeds only: the mean of the others, with the footnote
-    rows = [fixture.row(method="repq-vit", seed=0), fixture.row(),
-            fixture.row(method="repq-vit", seed=1, error="OutOfMemory: 3 GB\nmore")]  # fmt: skip
+    rows = [
+        fixture.row(method="repq-vit", seed=0),
+        fixture.row(),
+        fixture.row(method="repq-vit", seed=1, error="OutOfMemory: 3 GB\nmore"),
+    ]
     table = tables_of(rows, "main")[0]
     cell = lines(table)["RepQ-ViT"][column(table, "S↑", "camosynth/test-easy")]
     assert cell.text == decimal(rows[0]["metrics"]["S"], 3)
@@ -146,18 +155,26 @@ def test_stats_against_the_best_baseline(tables_of):
     rows = fixture.benchmark()
     table = tables_of(rows, "stats")[0]
     assert [s.title.split(":")[0] for s in table.sections] == [
-        "camosynth/test-easy", "camosynth/test-hard", "all data sets (2)",
-    ]  # fmt: skip
+        "camosynth/test-easy",
+        "camosynth/test-hard",
+        "all data sets (2)",
+    ]
     assert {r["baseline"] for r in table.records} == {"repq-vit"}  # never ours, never 8 bits
     pooled = {r["method"]: r for r in table.records if r["dataset"].startswith("all")}
     assert pooled["cod-tdq"]["images"] == 48 and pooled["cod-tdq"]["excludes_zero"]
     assert pooled["cod-tdq"]["low"] > 0 > pooled["w4a4"]["high"]
     assert pooled["cod-tdq"]["high_fp32"] < 0
     assert "fima-q" not in pooled and any("fima-q" in note for note in table.notes)
-    means = [r["metrics"]["S"] for r in rows if (r["model"], r["method"], r["stress"])
-             == ("cfrn-small", "cod-tdq", None)]  # fmt: skip
-    rivals = [r["metrics"]["S"] for r in rows if (r["model"], r["method"], r["stress"])
-              == ("cfrn-small", "repq-vit", None)]  # fmt: skip
+    means = [
+        r["metrics"]["S"]
+        for r in rows
+        if (r["model"], r["method"], r["stress"]) == ("cfrn-small", "cod-tdq", None)
+    ]
+    rivals = [
+        r["metrics"]["S"]
+        for r in rows
+        if (r["model"], r["method"], r["stress"]) == ("cfrn-small", "repq-vit", None)
+    ]
     expected = statistics.fmean(means) - statistics.fmean(rivals)
     assert pooled["cod-tdq"]["difference"] == pytest.approx(expected, abs=1e-9)
 
@@ -182,8 +199,14 @@ def test_statement_tells_where_numbers_come_from_and_what_is_mixed(tables_of):
     rows = [fixture.row(), fixture.row(method="repq-vit")]
     (table,) = tables_of(rows, "main")
     text = " ".join(table.notes)
-    for fact in ("Simulated W4A4", "24 of camosynth/test-easy", "Seed 0", "Imaginary CPU",
-                 "torch 2.9.0", "codtdq 0.1.0"):  # fmt: skip
+    for fact in (
+        "Simulated W4A4",
+        "24 of camosynth/test-easy",
+        "Seed 0",
+        "Imaginary CPU",
+        "torch 2.9.0",
+        "codtdq 0.1.0",
+    ):
         assert fact in text
     assert "Mixed" not in text
     rows[1]["environment"] = {**fixture.ENVIRONMENT, "torch": "2.4.0"}
@@ -206,8 +229,10 @@ def test_limits_have_tables_of_their_own(tables_of):
 def test_budgets_are_lines_only_where_they_matter(tables_of):
     rows = [fixture.row(method=m, budget=b) for m in ("w4a4", "orq-vit") for b in ("fast", "full")]
     assert list(lines(tables_of(rows, "main")[0])) == [
-        "Naive W4A4", "ORQ-ViT (fast)", "ORQ-ViT (full)",
-    ]  # fmt: skip
+        "Naive W4A4",
+        "ORQ-ViT (fast)",
+        "ORQ-ViT (full)",
+    ]
 
 
 def test_repeated_cells(tables_of):

@@ -14,11 +14,21 @@ from small_nets import images, simulate, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(2)]
 OFF = {
-    "token_zero": "none", "pixel_zero": "none", "pixel_groups": False, "trials": 1,
-    "equalize": False, "transforms": [], "weight_group_size": None, "search": False, "ridges": [],
-    "compensate": False, "sweeps": 0, "correct_bias": False, "base": "cod-tdq",
+    "token_zero": "none",
+    "pixel_zero": "none",
+    "pixel_groups": False,
+    "trials": 1,
+    "equalize": False,
+    "transforms": [],
+    "weight_group_size": None,
+    "search": False,
+    "ridges": [],
+    "compensate": False,
+    "sweeps": 0,
+    "correct_bias": False,
+    "base": "cod-tdq",
     "everywhere": False,
-}  # fmt: skip
+}
 
 
 def quantize(**changes):

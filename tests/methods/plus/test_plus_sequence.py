@@ -189,11 +189,16 @@ def test_formats_that_follow_from_calibration_are_not_sketched():
 
 def test_every_operator_gets_the_widths_that_its_plan_says():
     changes = {
-        "weight_bits": None, "skip_patterns": ["head"],
-        "layer_overrides": {"attn.qkv": {"weight_bits": 3, "weight_group_size": 16},
-                            "mlp.fc1": {"weight_bits": 8, "act_bits": 8, "act_group_size": 16}},
-        "compensate": False, "sweeps": 0, "ridges": [],
-    }  # fmt: skip
+        "weight_bits": None,
+        "skip_patterns": ["head"],
+        "layer_overrides": {
+            "attn.qkv": {"weight_bits": 3, "weight_group_size": 16},
+            "mlp.fc1": {"weight_bits": 8, "act_bits": 8, "act_group_size": 16},
+        },
+        "compensate": False,
+        "sweeps": 0,
+        "ridges": [],
+    }
     operators = quant_operators(quantize(**changes))
     stored = {
         name: (operator.weight_scheme.code_bits, operator.weight_scheme.group)
@@ -211,10 +216,16 @@ def test_ahead_of_plain_groups(default):
     model, x = small_net(), images(32, seed=7)
     reference = run(model, x)
     plain = quantize(
-        token_zero="none", pixel_zero="none",
-        transforms=[], equalize=False, compensate=False, sweeps=0, ridges=[],
-        correct_bias=False, trials=1,
-    )  # fmt: skip
+        token_zero="none",
+        pixel_zero="none",
+        transforms=[],
+        equalize=False,
+        compensate=False,
+        sweeps=0,
+        ridges=[],
+        correct_bias=False,
+        trials=1,
+    )
     assert likeness(run(default, x), reference) > likeness(run(plain, x), reference) + 0.5
 
 
@@ -286,7 +297,7 @@ def test_resumes_where_it_was(default, tmp_path, monkeypatch):
         {"ridges": 0.1},
         {"images": 0},
     ],
-)  # fmt: skip
+)
 def test_settings_are_checked(change):
     with pytest.raises(ConfigError, match=f"{next(iter(change))} is .*accepted"):
         PlusConfig().replace(**change)

@@ -29,9 +29,16 @@ def deform_conv(x: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor) -> Ten
     rows = x.new_empty(min(BLOCK, tokens), POINTS * channels)
     for first in range(0, tokens, BLOCK):
         count = min(BLOCK, tokens - first)
-        library.check(engine.cod_deform_rows(
-            maps.data_ptr(), offsets.data_ptr(), byref(shape), first, count, rows.data_ptr(),
-            threads,
-        ))  # fmt: skip
+        library.check(
+            engine.cod_deform_rows(
+                maps.data_ptr(),
+                offsets.data_ptr(),
+                byref(shape),
+                first,
+                count,
+                rows.data_ptr(),
+                threads,
+            )
+        )
         torch.addmm(bias, rows[:count], weight, out=y[first : first + count])
     return y.view(batch, height, width, -1).permute(0, 3, 1, 2)

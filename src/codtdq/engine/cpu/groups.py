@@ -62,17 +62,31 @@ def _on_cpu(
     if not x.numel():
         return results
     spec = QuantSpec(
-        bits, group, literal, guarded, percentile is not None, tau is not None,
-        zero_ratio is not None, 0, percentile or 0.0, tau or 0.0, zero_ratio or 0.0,
-    )  # fmt: skip
+        bits,
+        group,
+        literal,
+        guarded,
+        percentile is not None,
+        tau is not None,
+        zero_ratio is not None,
+        0,
+        percentile or 0.0,
+        tau or 0.0,
+        zero_ratio or 0.0,
+    )
     channels, count = x.shape[-1], radius.shape[-1]
     for at, (rows, row_stride, offset) in enumerate(_blocks(x)):
         skip = at * rows
         out = Quantized(
-            None, 0, step.data_ptr() + 4 * skip * count, radius.data_ptr() + 4 * skip * count,
-            active.data_ptr() + skip * count, infeasible.data_ptr() + skip * count,
-            x_hat.data_ptr() + 4 * skip * channels, None,
-        )  # fmt: skip
+            None,
+            0,
+            step.data_ptr() + 4 * skip * count,
+            radius.data_ptr() + 4 * skip * count,
+            active.data_ptr() + skip * count,
+            infeasible.data_ptr() + skip * count,
+            x_hat.data_ptr() + 4 * skip * channels,
+            None,
+        )
         view = Rows(x.data_ptr() + 4 * offset, rows, channels, row_stride, x.stride(-1))
         if engine.cod_quantize_groups(byref(view), byref(spec), byref(out), _threads()):
             raise UnsupportedError(

@@ -50,10 +50,21 @@ class QuantSpec(Structure):
     """cod_quant_spec."""
 
     _fields_ = [
-        *[(name, c_int32) for name in ("bits", "group", "literal", "guarded", "use_percentile",
-                                       "use_tau", "use_zero_ratio", "pre")],
+        *[
+            (name, c_int32)
+            for name in (
+                "bits",
+                "group",
+                "literal",
+                "guarded",
+                "use_percentile",
+                "use_tau",
+                "use_zero_ratio",
+                "pre",
+            )
+        ],
         *[(name, c_double) for name in ("percentile", "tau", "zero_ratio")],
-    ]  # fmt: skip
+    ]
 
 
 class Rows(Structure):
@@ -117,9 +128,20 @@ class Geometry(Structure):
 
     _fields_ = [
         *[(name, c_int64) for name in ("batch", "in_h", "in_w", "out_h", "out_w")],
-        *[(name, c_int32) for name in ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h",
-                                       "pad_w", "dilation_h", "dilation_w")],
-    ]  # fmt: skip
+        *[
+            (name, c_int32)
+            for name in (
+                "kernel_h",
+                "kernel_w",
+                "stride_h",
+                "stride_w",
+                "pad_h",
+                "pad_w",
+                "dilation_h",
+                "dilation_w",
+            )
+        ],
+    ]
 
 
 class Deform(Structure):
@@ -127,21 +149,40 @@ class Deform(Structure):
 
     _fields_ = [
         (name, c_int64)
-        for name in ("batch", "height", "width", "channels", "offset_image", "offset_channel",
-                     "offset_row", "offset_column")
-    ]  # fmt: skip
+        for name in (
+            "batch",
+            "height",
+            "width",
+            "channels",
+            "offset_image",
+            "offset_channel",
+            "offset_row",
+            "offset_column",
+        )
+    ]
 
 
 class Weight(Structure):
     """cod_weight."""
 
     _fields_ = [
-        *[(name, c_int64) for name in ("outputs", "taps", "inputs", "groups", "panels",
-                                       "panel_bytes", "packed_bytes", "scale_count")],
+        *[
+            (name, c_int64)
+            for name in (
+                "outputs",
+                "taps",
+                "inputs",
+                "groups",
+                "panels",
+                "panel_bytes",
+                "packed_bytes",
+                "scale_count",
+            )
+        ],
         *[(name, c_int32) for name in ("group", "weight_group", "columns", "exact")],
         ("packed", c_void_p),
         ("scales", c_void_p),
-    ]  # fmt: skip
+    ]
 
 
 STRUCTURES = {
@@ -299,29 +340,64 @@ def _declare(library: Any) -> None:
     library.cod_keep_memory.argtypes = [c_int64]
     library.cod_use_team.restype, library.cod_use_team.argtypes = None, [c_void_p]
     library.cod_quantize_groups.argtypes = [
-        POINTER(Rows), POINTER(QuantSpec), POINTER(Quantized), c_int32
-    ]  # fmt: skip
+        POINTER(Rows),
+        POINTER(QuantSpec),
+        POINTER(Quantized),
+        c_int32,
+    ]
     library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int32]
     library.cod_quantize_fixed.argtypes = [
-        POINTER(Rows), c_int32, c_void_p, c_void_p, c_int32, c_int32, c_int32, POINTER(Quantized),
+        POINTER(Rows),
         c_int32,
-    ]  # fmt: skip
+        c_void_p,
+        c_void_p,
+        c_int32,
+        c_int32,
+        c_int32,
+        POINTER(Quantized),
+        c_int32,
+    ]
     library.cod_search_tokens.argtypes = library.cod_search_pixels.argtypes = [
-        POINTER(Rows), c_int64, POINTER(SearchSpec), POINTER(Quantized), c_int32
-    ]  # fmt: skip
+        POINTER(Rows),
+        c_int64,
+        POINTER(SearchSpec),
+        POINTER(Quantized),
+        c_int32,
+    ]
     library.cod_weight_describe.argtypes = [
-        c_int64, c_int64, c_int64, c_int32, c_int32, POINTER(Weight)
-    ]  # fmt: skip
+        c_int64,
+        c_int64,
+        c_int64,
+        c_int32,
+        c_int32,
+        POINTER(Weight),
+    ]
     library.cod_weight_pack.argtypes = [c_void_p, c_void_p, c_void_p, POINTER(Weight), c_int32]
     library.cod_conv.argtypes = [
-        POINTER(Input), POINTER(Geometry), POINTER(Weight), POINTER(Output), c_int32
-    ]  # fmt: skip
+        POINTER(Input),
+        POINTER(Geometry),
+        POINTER(Weight),
+        POINTER(Output),
+        c_int32,
+    ]
     library.cod_depthwise.argtypes = [
-        POINTER(Input), POINTER(Geometry), c_int64, c_int32, c_void_p, POINTER(Output), c_int32
-    ]  # fmt: skip
+        POINTER(Input),
+        POINTER(Geometry),
+        c_int64,
+        c_int32,
+        c_void_p,
+        POINTER(Output),
+        c_int32,
+    ]
     library.cod_deform_rows.argtypes = [
-        c_void_p, c_void_p, POINTER(Deform), c_int64, c_int64, c_void_p, c_int32
-    ]  # fmt: skip
+        c_void_p,
+        c_void_p,
+        POINTER(Deform),
+        c_int64,
+        c_int64,
+        c_void_p,
+        c_int32,
+    ]
 
 
 def _check(library: Any, file: Path) -> None:

@@ -35,14 +35,28 @@ for _name, _schema in _SCHEMAS.items():
 
 
 def quant_spec(
-    bits: int, group: int, literal: bool, guarded: bool, percentile: float | None,
-    tau: float | None, zero_ratio: float | None,
-) -> QuantSpec:  # fmt: skip
+    bits: int,
+    group: int,
+    literal: bool,
+    guarded: bool,
+    percentile: float | None,
+    tau: float | None,
+    zero_ratio: float | None,
+) -> QuantSpec:
     """The engine's form of how token groups get their range."""
     return QuantSpec(
-        bits, group, literal, guarded, percentile is not None, tau is not None,
-        zero_ratio is not None, 0, percentile or 0.0, tau or 0.0, zero_ratio or 0.0,
-    )  # fmt: skip
+        bits,
+        group,
+        literal,
+        guarded,
+        percentile is not None,
+        tau is not None,
+        zero_ratio is not None,
+        0,
+        percentile or 0.0,
+        tau or 0.0,
+        zero_ratio or 0.0,
+    )
 
 
 def encode_groups(x: Tensor, stored: int, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,11 +79,23 @@ def largest_magnitude(x: Tensor, per_channel: bool) -> Tensor:
 
 
 def product(
-    codes: Tensor, step: Tensor, sums: Tensor, bits: int, packed: Tensor, scales: Tensor,
-    shape: list[int], group: int, weight_group: int, maps: list[int], kernel: list[int],
-    stride: list[int], padding: list[int], dilation: list[int], bias: Tensor | None,
+    codes: Tensor,
+    step: Tensor,
+    sums: Tensor,
+    bits: int,
+    packed: Tensor,
+    scales: Tensor,
+    shape: list[int],
+    group: int,
+    weight_group: int,
+    maps: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    bias: Tensor | None,
     activation: str,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Output rows of a dense product."""
     used = library.instruction_set() or ""
     weights = PackedWeights(packed, scales, _three(shape), group, weight_group, used)
@@ -78,10 +104,20 @@ def product(
 
 
 def depthwise(
-    codes: Tensor, step: Tensor, sums: Tensor, bits: int, group: int, taps: Tensor,
-    maps: list[int], kernel: list[int], stride: list[int], padding: list[int],
-    dilation: list[int], bias: Tensor | None, activation: str,
-) -> Tensor:  # fmt: skip
+    codes: Tensor,
+    step: Tensor,
+    sums: Tensor,
+    bits: int,
+    group: int,
+    taps: Tensor,
+    maps: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    bias: Tensor | None,
+    activation: str,
+) -> Tensor:
     """Output rows of a depthwise convolution."""
     window = _window(maps, kernel, stride, padding, dilation)
     return products.depthwise(Codes(codes, step, sums, bits), group, taps, window, bias, activation)
@@ -109,19 +145,41 @@ def _magnitude_shape(x: Tensor, per_channel: bool) -> Tensor:
 
 
 def _product_shape(
-    codes: Tensor, step: Tensor, sums: Tensor, bits: int, packed: Tensor, scales: Tensor,
-    shape: list[int], group: int, weight_group: int, maps: list[int], kernel: list[int],
-    stride: list[int], padding: list[int], dilation: list[int], *rest: Any,
-) -> Tensor:  # fmt: skip
+    codes: Tensor,
+    step: Tensor,
+    sums: Tensor,
+    bits: int,
+    packed: Tensor,
+    scales: Tensor,
+    shape: list[int],
+    group: int,
+    weight_group: int,
+    maps: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    *rest: Any,
+) -> Tensor:
     rows = _window(maps, kernel, stride, padding, dilation).rows
     return scales.new_empty(rows, shape[0])
 
 
 def _depthwise_shape(
-    codes: Tensor, step: Tensor, sums: Tensor, bits: int, group: int, taps: Tensor,
-    maps: list[int], kernel: list[int], stride: list[int], padding: list[int],
-    dilation: list[int], bias: Tensor | None, activation: str,
-) -> Tensor:  # fmt: skip
+    codes: Tensor,
+    step: Tensor,
+    sums: Tensor,
+    bits: int,
+    group: int,
+    taps: Tensor,
+    maps: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    bias: Tensor | None,
+    activation: str,
+) -> Tensor:
     rows = _window(maps, kernel, stride, padding, dilation).rows
     return taps.new_empty(rows, products.depthwise_outputs(taps.shape[1], activation))
 

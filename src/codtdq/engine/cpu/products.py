@@ -91,10 +91,19 @@ def encode_fixed(x: Tensor, bits: int, radius: Tensor, step: Tensor, group: int)
     for view in token_views(x):
         out.codes = codes.data_ptr() + done * count * group
         out.sums = sums.data_ptr() + 4 * done * count
-        library.check(engine.cod_quantize_fixed(
-            byref(view), bits, radius.data_ptr(), step.data_ptr(), radius.numel() > 1, group, 0,
-            byref(out), threads,
-        ))  # fmt: skip
+        library.check(
+            engine.cod_quantize_fixed(
+                byref(view),
+                bits,
+                radius.data_ptr(),
+                step.data_ptr(),
+                radius.numel() > 1,
+                group,
+                0,
+                byref(out),
+                threads,
+            )
+        )
         done += view.rows
     return Codes(codes, step, sums, bits)
 
@@ -121,9 +130,8 @@ def product(
 
 
 def grouped_product(
-    x: Codes, weights: Sequence[PackedWeights], window: Window, bias: Tensor | None,
-    activation: str,
-) -> Tensor:  # fmt: skip
+    x: Codes, weights: Sequence[PackedWeights], window: Window, bias: Tensor | None, activation: str
+) -> Tensor:
     """A convolution in groups: each reads its own channels and writes its own outputs.
 
     Codes [rows, C] without padding; the channels of a group are whole groups of codes.
@@ -137,24 +145,39 @@ def grouped_product(
         codes = x.codes[:, index * channels : (index + 1) * channels]
         own = Codes(codes, step, x.sums[:, first : first + per_row], x.bits)
         columns = slice(index * each, (index + 1) * each)
-        _multiply(own, part, window, None if bias is None else bias[columns], activation,
-                  y[:, columns])  # fmt: skip
+        _multiply(
+            own, part, window, None if bias is None else bias[columns], activation, y[:, columns]
+        )
     return y
 
 
 def _multiply(
-    x: Codes, weights: PackedWeights, window: Window, bias: Tensor | None, activation: str,
+    x: Codes,
+    weights: PackedWeights,
+    window: Window,
+    bias: Tensor | None,
+    activation: str,
     y: Tensor,
-) -> None:  # fmt: skip
+) -> None:
     given = Input(
-        x.codes.data_ptr(), x.codes.stride(0), x.step.data_ptr(), x.sums.data_ptr(),
-        x.sums.stride(0), x.step.ndim > 1, x.bits > WIDE,
-    )  # fmt: skip
+        x.codes.data_ptr(),
+        x.codes.stride(0),
+        x.step.data_ptr(),
+        x.sums.data_ptr(),
+        x.sums.stride(0),
+        x.step.ndim > 1,
+        x.bits > WIDE,
+    )
     out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
-    library.check(library.engine().cod_conv(
-        byref(given), byref(window.geometry()), byref(weights.described), byref(out),
-        torch.get_num_threads(),
-    ))  # fmt: skip
+    library.check(
+        library.engine().cod_conv(
+            byref(given),
+            byref(window.geometry()),
+            byref(weights.described),
+            byref(out),
+            torch.get_num_threads(),
+        )
+    )
 
 
 def depthwise(
@@ -169,14 +192,26 @@ def depthwise(
     channels = weight.shape[1]
     y = torch.empty(window.rows, depthwise_outputs(channels, activation))
     given = Input(
-        x.codes.data_ptr(), x.codes.stride(0), x.step.data_ptr(), None, x.sums.stride(0), grouped,
+        x.codes.data_ptr(),
+        x.codes.stride(0),
+        x.step.data_ptr(),
+        None,
+        x.sums.stride(0),
+        grouped,
         x.bits > WIDE,
-    )  # fmt: skip
+    )
     out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
-    library.check(library.engine().cod_depthwise(
-        byref(given), byref(window.geometry()), channels, group, weight.data_ptr(), byref(out),
-        torch.get_num_threads(),
-    ))  # fmt: skip
+    library.check(
+        library.engine().cod_depthwise(
+            byref(given),
+            byref(window.geometry()),
+            channels,
+            group,
+            weight.data_ptr(),
+            byref(out),
+            torch.get_num_threads(),
+        )
+    )
     return y
 
 
@@ -206,10 +241,18 @@ def token_views(x: Tensor) -> list[Rows]:
         rows = tokens.shape[0] * positions
         return [_held(Rows(tokens.data_ptr(), rows, channels, distance, tokens.stride(1)), tokens)]
     return [
-        _held(Rows(tokens.data_ptr() + 4 * image * batch, positions, channels, distance,
-                   tokens.stride(1)), tokens)
+        _held(
+            Rows(
+                tokens.data_ptr() + 4 * image * batch,
+                positions,
+                channels,
+                distance,
+                tokens.stride(1),
+            ),
+            tokens,
+        )
         for image in range(tokens.shape[0])
-    ]  # fmt: skip
+    ]
 
 
 def pair(values: Sequence[int], blank: int) -> tuple[int, int]:

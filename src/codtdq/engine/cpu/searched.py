@@ -27,10 +27,15 @@ def search_spec(grid: GroupGrid, transform: RowTransform | None = None) -> Searc
     vectors = (shift, scale, inverse, order)
     pointers = [None if v is None else v.data_ptr() for v in vectors]
     spec = SearchSpec(
-        grid.bits, grid.group, grid.trials, ZERO_POINTS[grid.zero_point], grid.zero_weight,
+        grid.bits,
+        grid.group,
+        grid.trials,
+        ZERO_POINTS[grid.zero_point],
+        grid.zero_weight,
         grid.unit,
-        *pointers, hadamard,
-    )  # fmt: skip
+        *pointers,
+        hadamard,
+    )
     spec.owner = vectors
     return spec
 
@@ -100,10 +105,17 @@ def depthwise_pixels(
     )
     pointer = None if bias is None else bias.data_ptr()
     out = Output(y.data_ptr(), y.stride(0), pointer, ACTIVATIONS[activation])
-    library.check(library.engine().cod_depthwise(
-        byref(given), byref(window.geometry()), channels, size, taps.data_ptr(), byref(out),
-        torch.get_num_threads(),
-    ))  # fmt: skip
+    library.check(
+        library.engine().cod_depthwise(
+            byref(given),
+            byref(window.geometry()),
+            channels,
+            size,
+            taps.data_ptr(),
+            byref(out),
+            torch.get_num_threads(),
+        )
+    )
     return y
 
 

@@ -21,9 +21,15 @@ def projected_groups(tokens: Tensor, spec: ActivationSpec) -> tuple[Tensor, Proj
     if not _plain_data(tokens) or library.load() is None:
         return None
     x_hat, radius, step, active, infeasible = quantize_groups(
-        tokens.float(), spec.bits, spec.group_size, spec.literal, spec.projection == "guarded",
-        spec.percentile, spec.tau, spec.zero_ratio,
-    )  # fmt: skip
+        tokens.float(),
+        spec.bits,
+        spec.group_size,
+        spec.literal,
+        spec.projection == "guarded",
+        spec.percentile,
+        spec.tau,
+        spec.zero_ratio,
+    )
     return x_hat, Projection(radius, step, active, infeasible)
 
 

@@ -27,9 +27,13 @@ class PackedWeights:
 
     @classmethod
     def pack(
-        cls, codes: Tensor, scale: Tensor, group: int, weight_group: int | None = None,
+        cls,
+        codes: Tensor,
+        scale: Tensor,
+        group: int,
+        weight_group: int | None = None,
         factor: Tensor | None = None,
-    ) -> PackedWeights:  # fmt: skip
+    ) -> PackedWeights:
         """Pack codes int8 [O, T, I] in -8..7 with scales [O, 1] or, per group, [O, T ceil(I/w)].
 
         factor: float32 [O], times the scales of groups.
@@ -42,10 +46,15 @@ class PackedWeights:
         codes, scale = codes.contiguous(), scale.float().contiguous()
         factor = None if factor is None else factor.float().contiguous()
         described.packed, described.scales = packed.data_ptr(), scales.data_ptr()
-        library.check(library.engine().cod_weight_pack(
-            codes.data_ptr(), scale.data_ptr(), None if factor is None else factor.data_ptr(),
-            byref(described), torch.get_num_threads(),
-        ))  # fmt: skip
+        library.check(
+            library.engine().cod_weight_pack(
+                codes.data_ptr(),
+                scale.data_ptr(),
+                None if factor is None else factor.data_ptr(),
+                byref(described),
+                torch.get_num_threads(),
+            )
+        )
         used = library.instruction_set()
         assert used is not None
         shape, exact = (outputs, taps, inputs), bool(described.exact)

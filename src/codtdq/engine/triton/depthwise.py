@@ -8,17 +8,56 @@ import triton.language as tl
 from codtdq.engine.triton.epilogue import finish
 
 
-@triton.jit(do_not_specialize=[
-    "rows", "channels", "taps", "in_h", "in_w", "out_h", "out_w", "kernel_w",
-    "stride_h", "stride_w", "pad_h", "pad_w", "gap_h", "gap_w", "step_row", "step_group",
-])  # fmt: skip
+@triton.jit(
+    do_not_specialize=[
+        "rows",
+        "channels",
+        "taps",
+        "in_h",
+        "in_w",
+        "out_h",
+        "out_w",
+        "kernel_w",
+        "stride_h",
+        "stride_w",
+        "pad_h",
+        "pad_w",
+        "gap_h",
+        "gap_w",
+        "step_row",
+        "step_group",
+    ]
+)
 def depthwise(
-    codes, step, zero, weight, bias, y,
-    rows, channels, taps, code_stride, step_row, step_group,
-    in_h, in_w, out_h, out_w, kernel_w, stride_h, stride_w, pad_h, pad_w, gap_h, gap_w,
-    GROUP: tl.constexpr, GROUPED: tl.constexpr, ACTIVATION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    codes,
+    step,
+    zero,
+    weight,
+    bias,
+    y,
+    rows,
+    channels,
+    taps,
+    code_stride,
+    step_row,
+    step_group,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    kernel_w,
+    stride_h,
+    stride_w,
+    pad_h,
+    pad_w,
+    gap_h,
+    gap_w,
+    GROUP: tl.constexpr,
+    GROUPED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """Output y float32 [rows, channels] of codes [tokens, code_stride], taps [taps, channels].
 
     GROUPED: steps (and zero-points) of token groups, read with the codes; else the steps are in the

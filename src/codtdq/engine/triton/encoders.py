@@ -51,23 +51,36 @@ def encode_given(x: Tensor, spec: ActivationSpec, step: Tensor, zero: Tensor) ->
 
 
 def _encode(
-    x: Tensor, spec: ActivationSpec, kind: int, step: Tensor, zero: Tensor | None,
+    x: Tensor,
+    spec: ActivationSpec,
+    kind: int,
+    step: Tensor,
+    zero: Tensor | None,
     sums: Tensor | None,
-) -> Codes:  # fmt: skip
+) -> Codes:
     rows, count = step.shape
     group = spec.group_size
     codes = x.new_empty(rows, count * group, dtype=torch.int8)
     lanes = max(tables.power_of_two(group), SLAB)
     layout = _layout(x)
     arguments = {
-        "x": x, "codes": codes, "step": step, "zero": zero, "sums": sums,
-        **layout, "code_stride": count * group, "groups": count,
+        "x": x,
+        "codes": codes,
+        "step": step,
+        "zero": zero,
+        "sums": sums,
+        **layout,
+        "code_stride": count * group,
+        "groups": count,
         **bounds_of(spec, x.device, kind == quantize_file.PROJECT),
-    }  # fmt: skip
+    }
     constants = {
-        "GROUP": group, "LANES": lanes, "RANGE": kind, **spec_constants(spec),
+        "GROUP": group,
+        "LANES": lanes,
+        "RANGE": kind,
+        **spec_constants(spec),
         "CHANNELS_LAST": layout["channel_stride"] == 1,
-    }  # fmt: skip
+    }
     table = tuple(  # wide groups, fewer at a time
         (least, 0, block._replace(m=max(block.m * SLAB // lanes, 4)))
         for least, _, block in tables.GROUPS
@@ -106,20 +119,34 @@ def encode_dynamic(x: Tensor, bits: int, *, per_channel: bool = False) -> Codes:
 
 
 def _encode_shared(
-    x: Tensor, bits: int, per_channel: bool, radius: Tensor | None, step: Tensor | None,
-    largest: Tensor | None, found: Tensor | None,
-) -> Codes:  # fmt: skip
+    x: Tensor,
+    bits: int,
+    per_channel: bool,
+    radius: Tensor | None,
+    step: Tensor | None,
+    largest: Tensor | None,
+    found: Tensor | None,
+) -> Codes:
     rows, width = _tokens(x), -(-x.shape[1] // SLAB) * SLAB
     codes = x.new_empty(rows, width, dtype=torch.int8)
     arguments = {
-        "x": x, "codes": codes, "radius": radius, "step": step, "largest": largest, "found": found,
-        **_layout(x), "code_stride": width,
-    }  # fmt: skip
+        "x": x,
+        "codes": codes,
+        "radius": radius,
+        "step": step,
+        "largest": largest,
+        "found": found,
+        **_layout(x),
+        "code_stride": width,
+    }
     block = tables.block_for(tables.FIXED, rows, width)
     constants = {
-        "QMIN": qmin_of(bits), "QMAX": qmax_of(bits), "PER_CHANNEL": per_channel,
-        "BLOCK": block.m, "LANES": block.n,
-    }  # fmt: skip
+        "QMIN": qmin_of(bits),
+        "QMAX": qmax_of(bits),
+        "PER_CHANNEL": per_channel,
+        "BLOCK": block.m,
+        "LANES": block.n,
+    }
     grid = (-(-rows // block.m), -(-width // block.n))
     launch(quantize_file.quantize_fixed, grid, arguments, constants, block)
     taken = step if found is None else found
@@ -136,14 +163,22 @@ def _layout(x: Tensor) -> dict[str, int]:
     if x.ndim == 2:
         rows, channels = x.shape
         return {
-            "rows": rows, "channels": channels, "positions": rows, "image_stride": 0,
-            "token_stride": x.stride(0), "channel_stride": x.stride(1),
-        }  # fmt: skip
+            "rows": rows,
+            "channels": channels,
+            "positions": rows,
+            "image_stride": 0,
+            "token_stride": x.stride(0),
+            "channel_stride": x.stride(1),
+        }
     batch, channels, positions = x.shape
     return {
-        "rows": batch * positions, "channels": channels, "positions": positions,
-        "image_stride": x.stride(0), "token_stride": x.stride(2), "channel_stride": x.stride(1),
-    }  # fmt: skip
+        "rows": batch * positions,
+        "channels": channels,
+        "positions": positions,
+        "image_stride": x.stride(0),
+        "token_stride": x.stride(2),
+        "channel_stride": x.stride(1),
+    }
 
 
 def spec_constants(spec: ActivationSpec) -> dict[str, int | bool]:
@@ -151,11 +186,14 @@ def spec_constants(spec: ActivationSpec) -> dict[str, int | bool]:
     both = spec.tau is not None and spec.zero_ratio is not None
     taken = both or not spec.literal  # Algorithm S1 has the bounds together or not at all
     return {
-        "QMIN": qmin_of(spec.bits), "QMAX": qmax_of(spec.bits), "LITERAL": spec.literal,
-        "GUARDED": spec.projection == "guarded", "HAS_BASE_RANK": spec.percentile is not None,
+        "QMIN": qmin_of(spec.bits),
+        "QMAX": qmax_of(spec.bits),
+        "LITERAL": spec.literal,
+        "GUARDED": spec.projection == "guarded",
+        "HAS_BASE_RANK": spec.percentile is not None,
         "HAS_TAU": spec.tau is not None and taken,
         "HAS_RATIO": spec.zero_ratio is not None and taken,
-    }  # fmt: skip
+    }
 
 
 def bounds_of(spec: ActivationSpec, device: torch.device, projected: bool) -> dict[str, object]:
@@ -167,9 +205,12 @@ def bounds_of(spec: ActivationSpec, device: torch.device, projected: bool) -> di
         return None if share is None or not projected else _ranks(share, spec.group_size, device)
 
     return {
-        "base_ranks": ranks(spec.percentile), "zero_ranks": ranks(spec.zero_ratio),
-        "c1": float(qmax * (spec.tau or 0.0)), "c2": 2 * qmax * margin, "floor": qmax * EPS,
-    }  # fmt: skip
+        "base_ranks": ranks(spec.percentile),
+        "zero_ranks": ranks(spec.zero_ratio),
+        "c1": float(qmax * (spec.tau or 0.0)),
+        "c2": 2 * qmax * margin,
+        "floor": qmax * EPS,
+    }
 
 
 @lru_cache(maxsize=64)

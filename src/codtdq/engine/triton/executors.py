@@ -121,9 +121,16 @@ class _Kernels:
         if act.mode == "per_token_group":
             guarded = act.projection == "guarded"
             codes, step, _ = torch.ops.codtdq.encode_groups(
-                x, act.group_size, act.bits, act.group_size, act.literal, guarded, act.percentile,
-                act.tau, act.zero_ratio,
-            )  # fmt: skip
+                x,
+                act.group_size,
+                act.bits,
+                act.group_size,
+                act.literal,
+                guarded,
+                act.percentile,
+                act.tau,
+                act.zero_ratio,
+            )
             return Codes(codes, step, act.group_size, act.bits)
         radius, step = shared_range(x, act, self._fixed)
         codes, _ = torch.ops.codtdq.encode_fixed(x, SLAB, act.bits, radius, step)
@@ -154,9 +161,19 @@ class _Product(_Kernels):
         if not compiled:
             return kernels.product(codes, weights, window, self._bias, self._activation)
         return torch.ops.codtdq.product(
-            codes.codes, codes.step, _none(codes), codes.bits, weights.packed, weights.scales,
-            weights.shape, weights.group, 0, *window, self._bias, self._activation,
-        )  # fmt: skip
+            codes.codes,
+            codes.step,
+            _none(codes),
+            codes.bits,
+            weights.packed,
+            weights.scales,
+            weights.shape,
+            weights.group,
+            0,
+            *window,
+            self._bias,
+            self._activation,
+        )
 
 
 class _Depthwise(_Kernels):
@@ -172,9 +189,16 @@ class _Depthwise(_Kernels):
         if not self._compiled(x):
             return kernels.depthwise(codes, self._taps, window, self._bias, self._activation)
         return torch.ops.codtdq.depthwise(
-            codes.codes, codes.step, _none(codes), codes.bits, codes.group, self._taps, *window,
-            self._bias, self._activation,
-        )  # fmt: skip
+            codes.codes,
+            codes.step,
+            _none(codes),
+            codes.bits,
+            codes.group,
+            self._taps,
+            *window,
+            self._bias,
+            self._activation,
+        )
 
 
 def _none(codes: Any) -> Tensor:

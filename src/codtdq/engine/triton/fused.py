@@ -13,13 +13,35 @@ from codtdq.engine.triton.ranges import all_finite, project
 
 @triton.jit(do_not_specialize=["rows", "channels", "outputs", "slabs"])
 def fused_linear(
-    x, packed, scales, bias, y, base_ranks, zero_ranks,
-    rows, channels, outputs, slabs, row_stride, channel_stride, packed_stride, c1, c2, floor,
-    QMIN: tl.constexpr, QMAX: tl.constexpr, LITERAL: tl.constexpr, GUARDED: tl.constexpr,
-    HAS_BASE_RANK: tl.constexpr, HAS_TAU: tl.constexpr, HAS_RATIO: tl.constexpr,
-    WEIGHT_GROUPS: tl.constexpr, ACTIVATION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    x,
+    packed,
+    scales,
+    bias,
+    y,
+    base_ranks,
+    zero_ranks,
+    rows,
+    channels,
+    outputs,
+    slabs,
+    row_stride,
+    channel_stride,
+    packed_stride,
+    c1,
+    c2,
+    floor,
+    QMIN: tl.constexpr,
+    QMAX: tl.constexpr,
+    LITERAL: tl.constexpr,
+    GUARDED: tl.constexpr,
+    HAS_BASE_RANK: tl.constexpr,
+    HAS_TAU: tl.constexpr,
+    HAS_RATIO: tl.constexpr,
+    WEIGHT_GROUPS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """Output y float32 [rows, outputs] of x float32 [rows, channels]; token groups of 32 channels.
 
     Arguments as in `quantize_groups` and `product`. Program (i, j): BLOCK_M rows, BLOCK_N outputs.
@@ -42,9 +64,22 @@ def fused_linear(
             counted = tl.broadcast_to((channel < channels)[None, :], values.shape)
             count = tl.full((BLOCK_M,), 0, tl.int32) + tl.minimum(32, channels - slab * 32)
         radius = project(
-            values, counted, count, base_ranks, zero_ranks, c1, c2, floor, QMIN, QMAX, LITERAL,
-            GUARDED, HAS_BASE_RANK, HAS_TAU, HAS_RATIO,
-        )  # fmt: skip
+            values,
+            counted,
+            count,
+            base_ranks,
+            zero_ranks,
+            c1,
+            c2,
+            floor,
+            QMIN,
+            QMAX,
+            LITERAL,
+            GUARDED,
+            HAS_BASE_RANK,
+            HAS_TAU,
+            HAS_RATIO,
+        )
         finite = all_finite(values)
         step = step_of(radius, QMAX)
         encoded = encode(values, radius[:, None], step[:, None], QMIN, QMAX)

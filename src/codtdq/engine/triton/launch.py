@@ -20,9 +20,7 @@ from torch import Tensor
 from codtdq.engine.triton import device, tables
 from codtdq.engine.triton.tables import Block, Table
 
-POINTERS = {
-    torch.float32: "*fp32", torch.int8: "*i8", torch.uint8: "*u8", torch.int32: "*i32",
-}  # fmt: skip
+POINTERS = {torch.float32: "*fp32", torch.int8: "*i8", torch.uint8: "*u8", torch.int32: "*i32"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,10 @@ class Launch:
     def options(self) -> dict[str, Any]:
         """Compiler options. Products are not contracted: codes must not depend on the compiler."""
         return {
-            "num_warps": self.block.warps, "num_stages": self.block.stages,
+            "num_warps": self.block.warps,
+            "num_stages": self.block.stages,
             "enable_fp_fusion": False,
-        }  # fmt: skip
+        }
 
     def signature(self) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], Any]]:
         """(types, constants, attributes) that Triton would specialize this launch on."""
@@ -97,9 +96,12 @@ def recording() -> bool:
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], constants: dict[str, Any],
+    kernel: Any,
+    grid: tuple[int, ...],
+    arguments: dict[str, Any],
+    constants: dict[str, Any],
     block: Block,
-) -> None:  # fmt: skip
+) -> None:
     """Run a kernel on the current device, or note it inside `recorded()`."""
     started = Launch(kernel, grid, arguments, constants, block)
     launches = _recording.get()

@@ -71,8 +71,9 @@ def _assembled(ptx: str) -> tuple[int, int]:
             file.write_text(ptx)
             done = subprocess.run(
                 [ptxas, "-v", f"--gpu-name={target[1]}", file, "-o", file.with_suffix(".cubin")],
-                capture_output=True, text=True,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+            )
         reports.append(done.stderr)
         registers = re.search(r"Used (\d+) registers", done.stderr)
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)

@@ -20,14 +20,26 @@ from codtdq.numerics.spec import ActivationSpec
 
 
 def encode_groups(
-    x: Tensor, stored: int, bits: int, group: int, literal: bool, guarded: bool,
-    percentile: float | None, tau: float | None, zero_ratio: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    stored: int,
+    bits: int,
+    group: int,
+    literal: bool,
+    guarded: bool,
+    percentile: float | None,
+    tau: float | None,
+    zero_ratio: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(codes, steps, sums) of x; groups are stored whole: `stored` is `group`."""
     spec = ActivationSpec(
-        bits=bits, group_size=group, literal=literal, percentile=percentile, tau=tau,
-        zero_ratio=zero_ratio, projection="guarded" if guarded else "min",
-    )  # fmt: skip
+        bits=bits,
+        group_size=group,
+        literal=literal,
+        percentile=percentile,
+        tau=tau,
+        zero_ratio=zero_ratio,
+        projection="guarded" if guarded else "min",
+    )
     x = x if x.ndim == 2 else x.flatten(2)
     shape = (x.numel() // x.shape[1], -(-x.shape[1] // group))
     sums = x.new_empty(shape, dtype=torch.int32)
@@ -51,11 +63,23 @@ def largest_magnitude(x: Tensor, per_channel: bool) -> Tensor:
 
 
 def product(
-    codes: Tensor, step: Tensor, sums: Tensor, bits: int, packed: Tensor, scales: Tensor,
-    shape: list[int], group: int, weight_group: int, maps: list[int], kernel: list[int],
-    stride: list[int], padding: list[int], dilation: list[int], bias: Tensor | None,
+    codes: Tensor,
+    step: Tensor,
+    sums: Tensor,
+    bits: int,
+    packed: Tensor,
+    scales: Tensor,
+    shape: list[int],
+    group: int,
+    weight_group: int,
+    maps: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    bias: Tensor | None,
     activation: str,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Output rows of a dense product; there are no zero-points under this name."""
     outputs, taps, inputs = shape
     weights = GpuWeights(packed, scales, None, (outputs, taps, inputs), group)
@@ -64,10 +88,20 @@ def product(
 
 
 def depthwise(
-    codes: Tensor, step: Tensor, sums: Tensor, bits: int, group: int, taps: Tensor,
-    maps: list[int], kernel: list[int], stride: list[int], padding: list[int],
-    dilation: list[int], bias: Tensor | None, activation: str,
-) -> Tensor:  # fmt: skip
+    codes: Tensor,
+    step: Tensor,
+    sums: Tensor,
+    bits: int,
+    group: int,
+    taps: Tensor,
+    maps: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    bias: Tensor | None,
+    activation: str,
+) -> Tensor:
     """Output rows of a depthwise convolution."""
     window = _window(maps, kernel, stride, padding, dilation)
     return products.depthwise(Codes(codes, step, group, bits), taps, window, bias, activation)

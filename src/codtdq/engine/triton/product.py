@@ -34,18 +34,64 @@ def tile(rows, columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     return m * BLOCK_M + tl.arange(0, BLOCK_M), n * BLOCK_N + tl.arange(0, BLOCK_N)
 
 
-@triton.jit(do_not_specialize=[
-    "rows", "outputs", "taps", "slabs", "in_h", "in_w", "out_h", "out_w", "kernel_w",
-    "stride_h", "stride_w", "pad_h", "pad_w", "gap_h", "gap_w", "step_row", "step_group",
-])  # fmt: skip
+@triton.jit(
+    do_not_specialize=[
+        "rows",
+        "outputs",
+        "taps",
+        "slabs",
+        "in_h",
+        "in_w",
+        "out_h",
+        "out_w",
+        "kernel_w",
+        "stride_h",
+        "stride_w",
+        "pad_h",
+        "pad_w",
+        "gap_h",
+        "gap_w",
+        "step_row",
+        "step_group",
+    ]
+)
 def product(
-    codes, step, zero, packed, scales, weight_sums, bias, y,
-    rows, outputs, taps, slabs, code_stride, packed_stride, step_row, step_group,
-    in_h, in_w, out_h, out_w, kernel_w, stride_h, stride_w, pad_h, pad_w, gap_h, gap_w,
-    GROUP: tl.constexpr, SHARED_STEP: tl.constexpr, WEIGHT_GROUPS: tl.constexpr,
-    WINDOW: tl.constexpr, ACTIVATION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SLABS: tl.constexpr,
-):  # fmt: skip
+    codes,
+    step,
+    zero,
+    packed,
+    scales,
+    weight_sums,
+    bias,
+    y,
+    rows,
+    outputs,
+    taps,
+    slabs,
+    code_stride,
+    packed_stride,
+    step_row,
+    step_group,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    kernel_w,
+    stride_h,
+    stride_w,
+    pad_h,
+    pad_w,
+    gap_h,
+    gap_w,
+    GROUP: tl.constexpr,
+    SHARED_STEP: tl.constexpr,
+    WEIGHT_GROUPS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SLABS: tl.constexpr,
+):
     """Output y [rows, outputs] = sum_g s_x s_w (sum q_x q_w - z_x sum q_w) + bias.
 
     codes int8 [tokens, code_stride]; step float32 and zero int32 (or None) at token * step_row +

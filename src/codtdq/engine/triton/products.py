@@ -28,16 +28,30 @@ def product(
     shared = not (grouped or weight_groups or x.zero is not None)
     plain = window == Window(window.maps)
     arguments = {
-        "codes": x.codes, "step": x.step, "zero": x.zero, "packed": weights.packed,
-        "scales": weights.scales, "weight_sums": None if x.zero is None else weights.sums,
-        "bias": bias, "y": y, "rows": window.rows, "outputs": outputs, "taps": taps,
-        "slabs": weights.slabs, "code_stride": x.codes.shape[1],
-        "packed_stride": weights.packed.shape[1], **_steps(x), **_geometry(window),
-    }  # fmt: skip
+        "codes": x.codes,
+        "step": x.step,
+        "zero": x.zero,
+        "packed": weights.packed,
+        "scales": weights.scales,
+        "weight_sums": None if x.zero is None else weights.sums,
+        "bias": bias,
+        "y": y,
+        "rows": window.rows,
+        "outputs": outputs,
+        "taps": taps,
+        "slabs": weights.slabs,
+        "code_stride": x.codes.shape[1],
+        "packed_stride": weights.packed.shape[1],
+        **_steps(x),
+        **_geometry(window),
+    }
     constants = {
-        "GROUP": x.group, "SHARED_STEP": shared, "WEIGHT_GROUPS": weight_groups,
-        "WINDOW": not plain, "ACTIVATION": ACTIVATIONS[activation],
-    }  # fmt: skip
+        "GROUP": x.group,
+        "SHARED_STEP": shared,
+        "WEIGHT_GROUPS": weight_groups,
+        "WINDOW": not plain,
+        "ACTIVATION": ACTIVATIONS[activation],
+    }
     table = tables.SHARED_PRODUCT if shared else tables.PRODUCT
 
     def run(block: Block) -> None:
@@ -58,8 +72,12 @@ def fused_pays(spec: ActivationSpec, outputs: int, *, shared: bool) -> bool:
     outputs of its tokens and nobody else wants the codes, they need not go through memory.
     """
     widest = max(block.n for _, _, block in tables.FUSED)
-    return spec.mode == "per_token_group" and spec.group_size == SLAB and not shared \
-        and outputs <= widest  # fmt: skip
+    return (
+        spec.mode == "per_token_group"
+        and spec.group_size == SLAB
+        and not shared
+        and outputs <= widest
+    )
 
 
 def fused_linear(
@@ -69,15 +87,25 @@ def fused_linear(
     rows, outputs = x.shape[0], weights.shape[0]
     y = x.new_empty(rows, outputs)
     arguments = {
-        "x": x, "packed": weights.packed, "scales": weights.scales, "bias": bias, "y": y,
-        "rows": rows, "channels": x.shape[1], "outputs": outputs, "slabs": weights.slabs,
-        "row_stride": x.stride(0), "channel_stride": x.stride(1),
-        "packed_stride": weights.packed.shape[1], **bounds_of(spec, x.device, True),
-    }  # fmt: skip
+        "x": x,
+        "packed": weights.packed,
+        "scales": weights.scales,
+        "bias": bias,
+        "y": y,
+        "rows": rows,
+        "channels": x.shape[1],
+        "outputs": outputs,
+        "slabs": weights.slabs,
+        "row_stride": x.stride(0),
+        "channel_stride": x.stride(1),
+        "packed_stride": weights.packed.shape[1],
+        **bounds_of(spec, x.device, True),
+    }
     constants = {
-        "WEIGHT_GROUPS": weights.scales.shape[0] > 1, "ACTIVATION": ACTIVATIONS[activation],
+        "WEIGHT_GROUPS": weights.scales.shape[0] > 1,
+        "ACTIVATION": ACTIVATIONS[activation],
         **spec_constants(spec),
-    }  # fmt: skip
+    }
 
     def run(block: Block) -> None:
         sizes = {"BLOCK_M": block.m, "BLOCK_N": block.n}
@@ -98,10 +126,19 @@ def depthwise(
     channels = weight.shape[1]
     y = weight.new_empty(window.rows, channels)
     arguments = {
-        "codes": x.codes, "step": x.step, "zero": x.zero, "weight": weight, "bias": bias, "y": y,
-        "rows": window.rows, "channels": channels, "taps": weight.shape[0],
-        "code_stride": x.codes.shape[1], **_steps(x), **_geometry(window),
-    }  # fmt: skip
+        "codes": x.codes,
+        "step": x.step,
+        "zero": x.zero,
+        "weight": weight,
+        "bias": bias,
+        "y": y,
+        "rows": window.rows,
+        "channels": channels,
+        "taps": weight.shape[0],
+        "code_stride": x.codes.shape[1],
+        **_steps(x),
+        **_geometry(window),
+    }
     constants = {"GROUP": x.group, "GROUPED": grouped, "ACTIVATION": ACTIVATIONS[activation]}
 
     def run(block: Block) -> None:
@@ -124,6 +161,10 @@ def _geometry(window: Window) -> dict[str, int]:
     names = ("stride_h", "stride_w", "pad_h", "pad_w", "gap_h", "gap_w")
     values = (*window.stride, *window.padding, *window.dilation)
     return {
-        "in_h": in_h, "in_w": in_w, "out_h": out_h, "out_w": out_w, "kernel_w": window.kernel[1],
+        "in_h": in_h,
+        "in_w": in_w,
+        "out_h": out_h,
+        "out_w": out_w,
+        "kernel_w": window.kernel[1],
         **dict(zip(names, values)),
-    }  # fmt: skip
+    }

@@ -23,14 +23,37 @@ def _place(row, positions, image_stride, token_stride):
 
 @triton.jit(do_not_specialize=["rows", "channels", "positions", "groups"])
 def quantize_groups(
-    x, codes, step, zero, sums, base_ranks, zero_ranks,
-    rows, channels, positions, image_stride, token_stride, channel_stride, code_stride, groups,
-    c1, c2, floor,
-    GROUP: tl.constexpr, LANES: tl.constexpr, QMIN: tl.constexpr, QMAX: tl.constexpr,
-    RANGE: tl.constexpr, LITERAL: tl.constexpr, GUARDED: tl.constexpr,
-    HAS_BASE_RANK: tl.constexpr, HAS_TAU: tl.constexpr, HAS_RATIO: tl.constexpr,
-    CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x,
+    codes,
+    step,
+    zero,
+    sums,
+    base_ranks,
+    zero_ranks,
+    rows,
+    channels,
+    positions,
+    image_stride,
+    token_stride,
+    channel_stride,
+    code_stride,
+    groups,
+    c1,
+    c2,
+    floor,
+    GROUP: tl.constexpr,
+    LANES: tl.constexpr,
+    QMIN: tl.constexpr,
+    QMAX: tl.constexpr,
+    RANGE: tl.constexpr,
+    LITERAL: tl.constexpr,
+    GUARDED: tl.constexpr,
+    HAS_BASE_RANK: tl.constexpr,
+    HAS_TAU: tl.constexpr,
+    HAS_RATIO: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Codes int8 [rows, K GROUP], steps [rows, K] and, on request, zero-points and sums [rows, K].
 
     A program takes BLOCK token groups that lie next to each other in x: of one token after the
@@ -61,9 +84,22 @@ def quantize_groups(
             counted = known
             count = tl.maximum(tl.minimum(GROUP, channels - group * GROUP), 1)
         radius = project(
-            values, counted, count, base_ranks, zero_ranks, c1, c2, floor, QMIN, QMAX, LITERAL,
-            GUARDED, HAS_BASE_RANK, HAS_TAU, HAS_RATIO,
-        )  # fmt: skip
+            values,
+            counted,
+            count,
+            base_ranks,
+            zero_ranks,
+            c1,
+            c2,
+            floor,
+            QMIN,
+            QMAX,
+            LITERAL,
+            GUARDED,
+            HAS_BASE_RANK,
+            HAS_TAU,
+            HAS_RATIO,
+        )
         found = step_of(radius, QMAX)
         encoded = encode(values, radius[:, None], found[:, None], QMIN, QMAX)
     else:
@@ -89,10 +125,18 @@ def quantize_groups(
 
 @triton.jit(do_not_specialize=["rows", "channels", "positions"])
 def largest_magnitude(
-    x, largest,
-    rows, channels, positions, image_stride, token_stride, channel_stride,
-    PER_CHANNEL: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
+    x,
+    largest,
+    rows,
+    channels,
+    positions,
+    image_stride,
+    token_stride,
+    channel_stride,
+    PER_CHANNEL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """Bits of the largest |x| in `largest` int32 [1] or [C], which holds zeros before.
 
     Magnitudes are ordered like their bits, with infinity and then NaN above all numbers.
@@ -111,11 +155,25 @@ def largest_magnitude(
 
 @triton.jit(do_not_specialize=["rows", "channels", "positions"])
 def quantize_fixed(
-    x, codes, radius, step, largest, found,
-    rows, channels, positions, image_stride, token_stride, channel_stride, code_stride,
-    QMIN: tl.constexpr, QMAX: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    BLOCK: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
+    x,
+    codes,
+    radius,
+    step,
+    largest,
+    found,
+    rows,
+    channels,
+    positions,
+    image_stride,
+    token_stride,
+    channel_stride,
+    code_stride,
+    QMIN: tl.constexpr,
+    QMAX: tl.constexpr,
+    PER_CHANNEL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """Codes int8 [rows, code_stride] under ranges that tokens share, [1] or [C]; padding is 0.
 
     The range is given (radius, step), or `largest` has the bits of the radius. Steps go to `found`,

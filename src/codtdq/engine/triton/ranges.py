@@ -78,10 +78,22 @@ def guard(x, base, bounded, QMIN: tl.constexpr, QMAX: tl.constexpr):
 
 @triton.jit
 def project(
-    x, valid, count, base_ranks, zero_ranks, c1, c2, floor,
-    QMIN: tl.constexpr, QMAX: tl.constexpr, LITERAL: tl.constexpr, GUARDED: tl.constexpr,
-    HAS_BASE_RANK: tl.constexpr, HAS_TAU: tl.constexpr, HAS_RATIO: tl.constexpr,
-):  # fmt: skip
+    x,
+    valid,
+    count,
+    base_ranks,
+    zero_ranks,
+    c1,
+    c2,
+    floor,
+    QMIN: tl.constexpr,
+    QMAX: tl.constexpr,
+    LITERAL: tl.constexpr,
+    GUARDED: tl.constexpr,
+    HAS_BASE_RANK: tl.constexpr,
+    HAS_TAU: tl.constexpr,
+    HAS_RATIO: tl.constexpr,
+):
     """Radius [R] of each group under its bounds (Eq. dcrp), at least 1e-8.
 
     base_ranks, zero_ranks: rank of the quantile by the number of elements, int32 [GROUP + 1].

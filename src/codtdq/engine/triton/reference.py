@@ -97,8 +97,13 @@ def product(
     kernel = weight.double().unflatten(1, window.kernel).permute(0, 3, 1, 2)
     groups = maps.shape[1] // kernel.shape[1]
     y = F.conv2d(
-        maps, kernel, None if bias is None else bias.double(), window.stride, window.padding,
-        window.dilation, groups,
-    )  # fmt: skip
+        maps,
+        kernel,
+        None if bias is None else bias.double(),
+        window.stride,
+        window.padding,
+        window.dilation,
+        groups,
+    )
     y = {"none": lambda v: v, "gelu": F.gelu, "relu": F.relu}[activation](y)
     return y.permute(0, 2, 3, 1).flatten(0, 2)

@@ -33,9 +33,14 @@ def equalizing_scale(spread: Tensor, weight: Tensor, exponent: float) -> Tensor:
 
 
 def equalize_norm(
-    bench: Workbench, norm: str, scorer: Scorer, exponents: tuple[float, ...], *, shift: bool,
+    bench: Workbench,
+    norm: str,
+    scorer: Scorer,
+    exponents: tuple[float, ...],
+    *,
+    shift: bool,
     margin: float,
-) -> Transform | None:  # fmt: skip
+) -> Transform | None:
     """Choose and fold the best rescaling of a norm; what was folded, or None.
 
     margin: a more complicated choice must lower the error by this share.

@@ -44,9 +44,13 @@ class FittedLayer:
 
 
 def fit_layer(
-    weight: Tensor, bias: Tensor | None, groups: int, fit: Moments, held: Moments | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    fit: Moments,
+    held: Moments | None,
     settings: LayerSettings,
-) -> FittedLayer:  # fmt: skip
+) -> FittedLayer:
     """Quantize a weight [O, C, *taps] of an operator with `groups` groups.
 
     The moments are used up: of a wide convolution's [K, K] there is no room for many.
@@ -75,18 +79,26 @@ def fit_layer(
     index = group_index(weight.shape, settings.group)
     importance = hessian.diagonal(dim1=1, dim2=2)
     scales, scale_format = search_scales(
-        target, importance, index, settings.bits, signed=settings.search,
+        target,
+        importance,
+        index,
+        settings.bits,
+        signed=settings.search,
         factors=FACTORS if settings.search else (1.0,),
-    )  # fmt: skip
+    )
     if settings.compensate:
         rounded = compensated_codes(target, hessian, scales, index, settings.bits)
     else:
         rounded = nearest_codes(target, scales, index, settings.bits)
     rounded = refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
     store = GroupedWeight.from_codes(
-        rounded.codes.flatten(0, 1), rounded.scales.flatten(0, 1), scale_format, weight.shape,
-        settings.bits, settings.group,
-    )  # fmt: skip
+        rounded.codes.flatten(0, 1),
+        rounded.scales.flatten(0, 1),
+        scale_format,
+        weight.shape,
+        settings.bits,
+        settings.group,
+    )
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
     return FittedLayer(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))

@@ -124,9 +124,13 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
             continue
         scorer = Scorer(dense, rows[dense[0].name], scheme)
         best = equalize_norm(
-            bench, norm, scorer, tuple(config.exponents), shift="shift" in config.transforms,
+            bench,
+            norm,
+            scorer,
+            tuple(config.exponents),
+            shift="shift" in config.transforms,
             margin=config.margin,
-        )  # fmt: skip
+        )
         if best is not None:
             folded[norm] = best.parts()
             for site in readers:

@@ -47,9 +47,14 @@ class Rounded:
 
 
 def search_scales(
-    weight: Tensor, importance: Tensor, index: Tensor, bits: int, *, signed: bool = True,
+    weight: Tensor,
+    importance: Tensor,
+    index: Tensor,
+    bits: int,
+    *,
+    signed: bool = True,
     factors: tuple[float, ...] = FACTORS,
-) -> tuple[Tensor, ScaleFormat]:  # fmt: skip
+) -> tuple[Tensor, ScaleFormat]:
     """Scales [G, O, groups] and their format; importance: [G, K], the diagonal of H."""
     low, high = code_limits(bits, True)
     width = int(torch.bincount(index).max())
@@ -119,9 +124,13 @@ def compensated_codes(
 
 
 def refine(
-    rounded: Rounded, weight: Tensor, hessian: Tensor, bits: int, scale_format: ScaleFormat,
+    rounded: Rounded,
+    weight: Tensor,
+    hessian: Tensor,
+    bits: int,
+    scale_format: ScaleFormat,
     sweeps: int,
-) -> Rounded:  # fmt: skip
+) -> Rounded:
     """Coordinate descent over codes and scales, `sweeps` times."""
     index = rounded.index
     codes, scales = rounded.codes.mT.contiguous(), rounded.scales.mT.contiguous()
@@ -158,9 +167,13 @@ def _descend_codes(codes: Tensor, step: Tensor, pull: Tensor, hessian: Tensor, b
 
 
 def _descend_scales(
-    codes: Tensor, scales: Tensor, pull: Tensor, hessian: Tensor, index: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    pull: Tensor,
+    hessian: Tensor,
+    index: Tensor,
     scale_format: ScaleFormat,
-) -> None:  # fmt: skip
+) -> None:
     """Give every scale [G, groups, O] its best value in turn; `pull` follows for later groups."""
     ends = torch.bincount(index).cumsum(0).tolist()  # groups are runs of columns
     for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):

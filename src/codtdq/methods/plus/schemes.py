@@ -40,9 +40,13 @@ def input_scheme(
             return ProjectedRange.of(dataclasses.replace(base, mode=mode, bits=site.act_bits))
     scheme = PixelGroups if pixels else TokenGroups
     return scheme(
-        site.act_bits, site.activation.group_size, config.trials, config.zero_weight,
-        config.pixel_zero if pixels else config.token_zero, stat.positions,
-    )  # fmt: skip
+        site.act_bits,
+        site.activation.group_size,
+        config.trials,
+        config.zero_weight,
+        config.pixel_zero if pixels else config.token_zero,
+        stat.positions,
+    )
 
 
 def weight_group(site: Site) -> int:

@@ -38,9 +38,12 @@ WIDE = 2048  # columns K of a weight whose matrices [K, K] count in memory
 
 
 def fit_in_order(
-    bench: Workbench, floating: nn.Module, settings: LayerSettings, images: int,
+    bench: Workbench,
+    floating: nn.Module,
+    settings: LayerSettings,
+    images: int,
     files: FittedFiles | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Quantize the weights of all sites whose width is not None; returns facts by site.
 
     floating: a copy of the model in float, for the wanted outputs. All sites are installed already,
@@ -117,9 +120,8 @@ def streams_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: in
 
 
 def _fit_site(
-    bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]],
-    settings: LayerSettings,
-) -> dict[str, Any]:  # fmt: skip
+    bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]], settings: LayerSettings
+) -> dict[str, Any]:
     module = site.module
     assert isinstance(module, QuantOperator)
     assert site.weight is not None

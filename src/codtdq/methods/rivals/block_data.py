@@ -175,8 +175,12 @@ class BlockData:
             return copied
         flat = [list(tensors_of(part)) for part in parts]
         shared = self.block.shared or (False,) * len(flat[0])
-        joined = iter([flat[0][k].clone() if same else torch.cat([f[k] for f in flat])
-                       for k, same in enumerate(shared)])  # fmt: skip
+        joined = iter(
+            [
+                flat[0][k].clone() if same else torch.cat([f[k] for f in flat])
+                for k, same in enumerate(shared)
+            ]
+        )
         result: Arguments = tree_map(
             lambda leaf: next(joined) if isinstance(leaf, Tensor) else leaf, parts[0]
         )

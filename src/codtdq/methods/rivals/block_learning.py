@@ -59,8 +59,9 @@ def learn_block(
     pool = DropPool(budget.drop, generator)
     soft = {
         sim: SoftRounding(weight, sim.weight_scheme)
-        for sim, weight in rounding.items() if isinstance(sim.weight_scheme, UniformWeight)
-    }  # fmt: skip
+        for sim, weight in rounding.items()
+        if isinstance(sim.weight_scheme, UniformWeight)
+    }
     for sim, learned in inputs.items():
         sim.input_scheme = DroppingInput(learned, pool)  # type: ignore[assignment]
     try:

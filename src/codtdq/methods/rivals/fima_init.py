@@ -95,8 +95,9 @@ def fold_norms(bench: Workbench, images: int) -> dict[str, float]:
     return spread
 
 
-def candidate_grids(rows: Tensor, bits: int, low: Tensor | None = None,
-                    high: Tensor | None = None) -> Grid:  # fmt: skip
+def candidate_grids(
+    rows: Tensor, bits: int, low: Tensor | None = None, high: Tensor | None = None
+) -> Grid:
     """(step, zero), each [G, P], for the values [G, n]: 8 steps from the distance of the quantiles
     0.1 and 0.9 to the full range, each with 16 zero-points.
 

@@ -95,18 +95,30 @@ class FimaQConfig(QuantConfig):
 
 
 @register_method(
-    "fima-q", config=FimaQConfig, title="FIMA-Q", source=_SOURCE, evidence=FROM_CODE,
-    ranges="static", granularity="per tensor; per channel behind norms, folded", gradients=True,
+    "fima-q",
+    config=FimaQConfig,
+    title="FIMA-Q",
+    source=_SOURCE,
+    evidence=FROM_CODE,
+    ranges="static",
+    granularity="per tensor; per channel behind norms, folded",
+    gradients=True,
     reconstructs=True,
     weight_bits="4 + 40/K",
     description="Block reconstruction with a diagonal plus low-rank Fisher loss",
-)  # fmt: skip
+)
 @register_method(
-    "fima-q-init", config=FimaQConfig, settings={"reconstruct": False}, title="FIMA-Q (start)",
-    source=_SOURCE, evidence=FROM_CODE, ranges="static",
+    "fima-q-init",
+    config=FimaQConfig,
+    settings={"reconstruct": False},
+    title="FIMA-Q (start)",
+    source=_SOURCE,
+    evidence=FROM_CODE,
+    ranges="static",
     granularity="per tensor; per channel behind norms, folded",
-    weight_bits="4 + 40/K", description="The calibrated start of FIMA-Q, without reconstruction",
-)  # fmt: skip
+    weight_bits="4 + 40/K",
+    description="The calibrated start of FIMA-Q, without reconstruction",
+)
 def fima_q(bench: Workbench) -> None:
     """Quantize by the searched start, then learn block by block."""
     config = bench.config
@@ -162,9 +174,10 @@ class FisherReconstruction:
             self._targets = [output_logits(model, run_model(model, i)) for i in self._items]
         self._engine.run(loss=self.loss, on_start=self.start)
         self._bench.notes["fisher"] = {
-            "rank": -(-self._steps // self._every), "images": len(self._items),
+            "rank": -(-self._steps // self._every),
+            "images": len(self._items),
             "without_gradient": self._without_gradient,
-        }  # fmt: skip
+        }
 
     def start(self, block: Block, data: BlockData) -> None:
         """The first rows of a block. They also judge it: before and after by one measure."""

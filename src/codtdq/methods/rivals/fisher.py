@@ -129,9 +129,13 @@ def _first_tensor(outputs: Any) -> Tensor | None:
 
 
 def _hook(
-    site: Site, gather: _Gather, track_gradient: bool, images: int, positions: int,
+    site: Site,
+    gather: _Gather,
+    track_gradient: bool,
+    images: int,
+    positions: int,
     generator: torch.Generator,
-) -> Callable[..., Tensor | None]:  # fmt: skip
+) -> Callable[..., Tensor | None]:
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor | None:
         x = (args[0] if args else kwargs["input"]).detach()
         low, high = x.aminmax()

@@ -27,7 +27,7 @@ from codtdq.numerics.nvfp4 import (
     quantize_nvfp4,
     tensor_scale,
     to_blocks,
-)  # fmt: skip
+)
 from codtdq.schemes.base import InputScheme, WeightScheme
 from codtdq.schemes.inputs import SCALE_BITS as FLOAT_BITS
 from codtdq.schemes.weights import pack_unsigned, unpack_unsigned

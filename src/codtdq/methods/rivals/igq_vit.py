@@ -109,19 +109,30 @@ class InstanceGroups(InputScheme):
 
 
 @register_method(
-    "igq-vit-12", config=IgqConfig, settings={"groups": 12}, title="IGQ-ViT (12 groups)",
-    source="Moon et al., CVPR 2024", evidence=SECOND_HAND, ranges="dynamic",
-    granularity="12 groups of channels, assigned per image", act_bits="4 + 4/N",
+    "igq-vit-12",
+    config=IgqConfig,
+    settings={"groups": 12},
+    title="IGQ-ViT (12 groups)",
+    source="Moon et al., CVPR 2024",
+    evidence=SECOND_HAND,
+    ranges="dynamic",
+    granularity="12 groups of channels, assigned per image",
+    act_bits="4 + 4/N",
     weight_bits="4 + 40/K",
     description="channels choose one of 12 calibrated ranges anew for every image (N positions)",
-)  # fmt: skip
+)
 @register_method(
-    "igq-vit", config=IgqConfig, title="IGQ-ViT", source="Moon et al., CVPR 2024",
-    evidence=SECOND_HAND, ranges="dynamic", granularity="8 groups of channels, assigned per image",
+    "igq-vit",
+    config=IgqConfig,
+    title="IGQ-ViT",
+    source="Moon et al., CVPR 2024",
+    evidence=SECOND_HAND,
+    ranges="dynamic",
+    granularity="8 groups of channels, assigned per image",
     act_bits="4 + 3/N",
     weight_bits="4 + 40/K",
     description="channels choose one of 8 calibrated ranges anew for every image (N positions)",
-)  # fmt: skip
+)
 def igq_vit(bench: Workbench) -> None:
     """Cluster the channel ranges of every operator's input on the float model."""
     active = [site for site in bench.sites if site.act_bits is not None]

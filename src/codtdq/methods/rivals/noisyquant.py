@@ -239,11 +239,16 @@ def add_noise(bench: Workbench, settings: NoiseSettings) -> None:
 
 
 @register_method(
-    "noisyquant", config=NoisyQuantConfig,
-    title="NoisyQuant", source="Liu et al., CVPR 2023", evidence=FROM_CODE, ranges="static",
-    granularity="per tensor", calibration_images=32,
+    "noisyquant",
+    config=NoisyQuantConfig,
+    title="NoisyQuant",
+    source="Liu et al., CVPR 2023",
+    evidence=FROM_CODE,
+    ranges="static",
+    granularity="per tensor",
+    calibration_images=32,
     description="searched clipping, then a fixed noise around the input quantizer",
-)  # fmt: skip
+)
 def noisyquant(bench: Workbench) -> None:
     """Quantize a model with NoisyQuant on clip-searched symmetric inputs."""
     config = bench.config
@@ -268,12 +273,18 @@ def noisyquant(bench: Workbench) -> None:
 
 
 @register_method(
-    "noisyquant-ptq4vit", config=NoisyPTQ4ViTConfig,
-    title="NoisyQuant on PTQ4ViT", source="Liu et al., CVPR 2023", evidence=FROM_CODE,
-    ranges="static", granularity="per tensor, twin after GELU", calibration_images=32,
-    gradients=True, weight_bits="4 (Linear), 4 + 32/K (conv)",
+    "noisyquant-ptq4vit",
+    config=NoisyPTQ4ViTConfig,
+    title="NoisyQuant on PTQ4ViT",
+    source="Liu et al., CVPR 2023",
+    evidence=FROM_CODE,
+    ranges="static",
+    granularity="per tensor, twin after GELU",
+    calibration_images=32,
+    gradients=True,
+    weight_bits="4 (Linear), 4 + 32/K (conv)",
     description="PTQ4ViT, then a fixed noise around the input quantizers",
-)  # fmt: skip
+)
 def noisyquant_on_ptq4vit(bench: Workbench) -> None:
     """Quantize a model with PTQ4ViT and add NoisyQuant's noise."""
     config = bench.config

@@ -123,12 +123,17 @@ def row_range(
 
 
 @register_method(
-    "orq-vit", config=OrqConfig, title="ORQ-ViT (style)",
-    source="He et al., J. Syst. Archit. 2025", evidence=FROM_ABSTRACT, ranges="dynamic",
-    granularity="token (convolutions: per tensor, static)", act_bits="4 + 36/C",
+    "orq-vit",
+    config=OrqConfig,
+    title="ORQ-ViT (style)",
+    source="He et al., J. Syst. Archit. 2025",
+    evidence=FROM_ABSTRACT,
+    ranges="dynamic",
+    granularity="token (convolutions: per tensor, static)",
+    act_bits="4 + 36/C",
     weight_bits="4 + 40/K",
     description="dynamic rows whose outliers, told by the median deviation, do not set the range",
-)  # fmt: skip
+)
 def orq_vit(bench: Workbench) -> None:
     """Choose each operator's rule on float calibration inputs."""
     active = [site for site in bench.sites if site.act_bits is not None]

@@ -32,19 +32,31 @@ class PerTokenConfig(QuantConfig):
 
 
 @register_method(
-    "per-token-all", config=PerTokenConfig, settings={"convolutions": True},
-    title="per-token min-max, convolutions too", source="this project", evidence=OWN,
-    ranges="dynamic", granularity="token", calibration_images=1, act_bits="4 + 36/C",
+    "per-token-all",
+    config=PerTokenConfig,
+    settings={"convolutions": True},
+    title="per-token min-max, convolutions too",
+    source="this project",
+    evidence=OWN,
+    ranges="dynamic",
+    granularity="token",
+    calibration_images=1,
+    act_bits="4 + 36/C",
     weight_bits="4 + 40/K",
     description="plain dynamic min-max rows and pixels: what token groups are compared with",
-)  # fmt: skip
+)
 @register_method(
-    "per-token", config=PerTokenConfig, title="per-token min-max", source="this project",
-    evidence=OWN, ranges="dynamic",
-    granularity="token (convolutions: per tensor, static)", act_bits="4 + 36/C",
+    "per-token",
+    config=PerTokenConfig,
+    title="per-token min-max",
+    source="this project",
+    evidence=OWN,
+    ranges="dynamic",
+    granularity="token (convolutions: per tensor, static)",
+    act_bits="4 + 36/C",
     weight_bits="4 + 40/K",
     description="plain dynamic min-max rows: what row-wise methods are compared with",
-)  # fmt: skip
+)
 def per_token(bench: Workbench) -> None:
     """Rows at run time for Linear inputs, a calibrated grid for convolutions."""
     static = [s for s in bench.sites if s.kind != "linear" and s.act_bits is not None]

@@ -100,9 +100,12 @@ def pq_sam(bench: Workbench) -> None:
             rows = stats[site.name].rows
             pick = torch.randperm(len(rows), generator=bench.generator("fit", site.name))
             inputs = GroupedTransform.fit(
-                rows[pick], site.act_bits,
-                outlier=config.outlier, quantile=config.quantile, max_groups=config.max_groups,
-            )  # fmt: skip
+                rows[pick],
+                site.act_bits,
+                outlier=config.outlier,
+                quantile=config.quantile,
+                max_groups=config.max_groups,
+            )
             groups[site.name] = len(inputs.shift)
         operators.append(_install(bench, site, inputs))
     bench.notes["groups"] = groups
@@ -140,10 +143,13 @@ def _tune(bench: Workbench, teacher: torch.nn.Module, operators: list[TunedOpera
         op.finish()
     bench.steps += plan.steps
     bench.notes["tuning"] = {
-        "loss_before": result.start_loss, "loss_after": result.tuned_loss,
-        "kept": "tuned" if result.improved else "start", "resumed_at": result.resumed_at,
-        "images": len(train), "held_out": aside,
-    }  # fmt: skip
+        "loss_before": result.start_loss,
+        "loss_after": result.tuned_loss,
+        "kept": "tuned" if result.improved else "start",
+        "resumed_at": result.resumed_at,
+        "images": len(train),
+        "held_out": aside,
+    }
 
 
 def _single_images(bench: Workbench, count: int) -> list[Any]:

@@ -38,9 +38,12 @@ class TunedOperator:
     """
 
     def __init__(
-        self, module: QuantOperator, weight: Tensor, bits: int | None,
+        self,
+        module: QuantOperator,
+        weight: Tensor,
+        bits: int | None,
         grid: tuple[Tensor, Tensor] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.module, self.weight, self.bits, self.grid = module, weight, bits, grid
         inputs = module.input_scheme
         self.inputs = inputs if isinstance(inputs, GroupedTransform) else None
@@ -126,9 +129,14 @@ class OutputTuner:
     """
 
     def __init__(
-        self, student: nn.Module, teacher: nn.Module, operators: Sequence[TunedOperator],
-        plan: TuningPlan, generator: Callable[..., torch.Generator], state_dir: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        student: nn.Module,
+        teacher: nn.Module,
+        operators: Sequence[TunedOperator],
+        plan: TuningPlan,
+        generator: Callable[..., torch.Generator],
+        state_dir: Path | None = None,
+    ) -> None:
         self.student, self.teacher, self.operators, self.plan = student, teacher, operators, plan
         self._generator = generator
         self._state = None if state_dir is None else state_dir / STATE_FILE
@@ -201,10 +209,11 @@ class OutputTuner:
     def _save(self, optimizer: torch.optim.Adam, done: int) -> None:
         assert self._state is not None
         state = {
-            "signature": self._signature(), "step": done,
+            "signature": self._signature(),
+            "step": done,
             "thetas": [theta.detach() for theta in self.thetas],
             "optimizer": optimizer.state_dict(),
-        }  # fmt: skip
+        }
         with atomic_path(self._state) as temporary:
             torch.save(state, temporary)
 

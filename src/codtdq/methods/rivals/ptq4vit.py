@@ -277,25 +277,44 @@ _SOURCE = "Yuan et al., ECCV 2022"
 
 
 @register_method(
-    "ptq4vit-mse", config=PTQ4ViTConfig, settings={"metric": "mse"},
-    title="PTQ4ViT (plain squared error)", source=_SOURCE, evidence=FROM_CODE, ranges="static",
-    granularity="per tensor, twin after GELU", calibration_images=32,
+    "ptq4vit-mse",
+    config=PTQ4ViTConfig,
+    settings={"metric": "mse"},
+    title="PTQ4ViT (plain squared error)",
+    source=_SOURCE,
+    evidence=FROM_CODE,
+    ranges="static",
+    granularity="per tensor, twin after GELU",
+    calibration_images=32,
     weight_bits="4 (Linear), 4 + 32/K (conv)",
     description="PTQ4ViT without gradient weights: the control of its metric",
-)  # fmt: skip
+)
 @register_method(
-    "ptq4vit-per-channel", config=PTQ4ViTConfig, settings={"w_granularity": "per_channel"},
-    title="PTQ4ViT (per-channel weights)", source=_SOURCE, evidence=FROM_CODE, ranges="static",
-    granularity="per tensor, twin after GELU", calibration_images=32, gradients=True,
+    "ptq4vit-per-channel",
+    config=PTQ4ViTConfig,
+    settings={"w_granularity": "per_channel"},
+    title="PTQ4ViT (per-channel weights)",
+    source=_SOURCE,
+    evidence=FROM_CODE,
+    ranges="static",
+    granularity="per tensor, twin after GELU",
+    calibration_images=32,
+    gradients=True,
     description="PTQ4ViT with one weight scale per output channel everywhere",
-)  # fmt: skip
+)
 @register_method(
-    "ptq4vit", config=PTQ4ViTConfig,
-    title="PTQ4ViT", source=_SOURCE, evidence=FROM_CODE, ranges="static",
-    granularity="per tensor, twin after GELU", calibration_images=32, gradients=True,
+    "ptq4vit",
+    config=PTQ4ViTConfig,
+    title="PTQ4ViT",
+    source=_SOURCE,
+    evidence=FROM_CODE,
+    ranges="static",
+    granularity="per tensor, twin after GELU",
+    calibration_images=32,
+    gradients=True,
     weight_bits="4 (Linear), 4 + 32/K (conv)",
     description="scales by Fisher-weighted output error; twin grids after GELU",
-)  # fmt: skip
+)
 def ptq4vit(bench: Workbench) -> None:
     """Quantize a model with PTQ4ViT."""
     search_scales(bench)

@@ -165,18 +165,23 @@ class Reconstruction:
             return loss(name, y, target, step)
 
         steps, undecided = learn_block(
-            data, module,
+            data,
+            module,
             rounding={
                 sim: (weights or {}).get(site.name, self._float_weight(site))
                 for site, sim in simulated
             },
             inputs={
-                sim: learnable_input(sim.input_scheme) if learnable is None
+                sim: learnable_input(sim.input_scheme)
+                if learnable is None
                 else learnable(site, sim.input_scheme)
-                for site, sim in simulated if not isinstance(sim.input_scheme, FloatInput)
+                for site, sim in simulated
+                if not isinstance(sim.input_scheme, FloatInput)
             },
-            loss=heard, budget=self.budget, generator=self.bench.generator("block", block.name),
-        )  # fmt: skip
+            loss=heard,
+            budget=self.budget,
+            generator=self.bench.generator("block", block.name),
+        )
         after = self._error(data, module, loss)
         kept = after < before
         if not kept:

@@ -39,9 +39,13 @@ def input_errors(
 
 
 def weight_errors(
-    x_hat: Tensor, weight: Tensor, steps: Tensor, bits: int, target: Tensor,
+    x_hat: Tensor,
+    weight: Tensor,
+    steps: Tensor,
+    bits: int,
+    target: Tensor,
     importance: Tensor | None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """[P, S] error of each candidate of the S symmetric weight scales.
 
     x_hat: [groups, R, K]; weight [O, K]; steps [P, S] for S equal blocks of output channels.

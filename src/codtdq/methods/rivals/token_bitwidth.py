@@ -159,8 +159,12 @@ class TokenBits(InputScheme):
 
     def settings(self) -> dict[str, Any]:
         """Everything but tau."""
-        return {"candidates": list(self.candidates), "mean_bits": self.mean_bits,
-                "reading": self.reading, "shift": self.shift}  # fmt: skip
+        return {
+            "candidates": list(self.candidates),
+            "mean_bits": self.mean_bits,
+            "reading": self.reading,
+            "shift": self.shift,
+        }
 
     def _bits_of(self, width: Tensor, tau: float | Tensor) -> Tensor:
         chosen = torch.full_like(width, self.candidates[-1], dtype=torch.int64)
@@ -194,12 +198,17 @@ def constant_shift_rows(rows: Tensor, bits: int) -> Tensor:
 
 
 @register_method(
-    "token-bitwidth", config=TokenBitsConfig, title="Token bit-width (style)",
-    source="Kim et al., Pattern Recognition 2026", evidence=FROM_ABSTRACT, ranges="dynamic",
-    granularity="token (convolutions: per tensor, static)", act_bits="4 (mean) + 38/C",
+    "token-bitwidth",
+    config=TokenBitsConfig,
+    title="Token bit-width (style)",
+    source="Kim et al., Pattern Recognition 2026",
+    evidence=FROM_ABSTRACT,
+    ranges="dynamic",
+    granularity="token (convolutions: per tensor, static)",
+    act_bits="4 (mean) + 38/C",
     weight_bits="4 + 40/K",
     description="3 to 6 bits per token by its range, 4 in the mean; a shifting grid behind GELU",
-)  # fmt: skip
+)
 def token_bitwidth(bench: Workbench) -> None:
     """Fit tau of every Linear's input on the float model, and its grid behind GELU."""
     active = [site for site in bench.sites if site.act_bits is not None]

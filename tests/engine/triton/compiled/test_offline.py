@@ -66,11 +66,12 @@ def _cases():
     for rows, outputs, block in tables.FUSED:
         shape = _shape(rows, outputs)
         for name, spec in (("paper", PAPER), ("guarded", GUARDED)):
-            yield f"fused {block.m}x{block.n} {name}", lambda s=shape, q=spec: (
-                products.fused_linear(
+            yield (
+                f"fused {block.m}x{block.n} {name}",
+                lambda s=shape, q=spec: products.fused_linear(
                     _x(s[0], 256), q, _weights(s[1], 1, 256), None, "none"
-                )
-            )  # fmt: skip
+                ),
+            )
     for rows, channels, block in tables.DEPTHWISE:
         for grouped in (True, False):
             yield (
@@ -173,10 +174,18 @@ def test_every_operator_of_the_models_has_a_kernel_and_a_block(name, preset):
     survey = quantized_survey(name, 4, preset)
     assert not survey.fallbacks
     shipped = {
-        block for table in (tables.PRODUCT, tables.SHARED_PRODUCT, tables.FUSED,
-                            tables.DEPTHWISE, tables.GROUPS, tables.FIXED, tables.LARGEST)
+        block
+        for table in (
+            tables.PRODUCT,
+            tables.SHARED_PRODUCT,
+            tables.FUSED,
+            tables.DEPTHWISE,
+            tables.GROUPS,
+            tables.FIXED,
+            tables.LARGEST,
+        )
         for _, _, block in table
-    }  # fmt: skip
+    }
     assert len(survey.launches) > 0.9 * len(survey.operators)  # a few are never called
     for launches in survey.launches.values():
         assert {started.block for started in launches} <= shipped

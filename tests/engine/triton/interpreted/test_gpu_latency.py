@@ -43,8 +43,19 @@ def meter(monkeypatch):
 
 def test_the_table_of_the_paper(meter, capsys, tmp_path, shape_sized_blocks):
     out_file = tmp_path / "gpu.json"
-    argv = ["bench", "latency", "--backend", "triton", "--model", tiny_model.NAME, "--untrained",
-            "--repeats", "2", "--out", str(out_file)]  # fmt: skip
+    argv = [
+        "bench",
+        "latency",
+        "--backend",
+        "triton",
+        "--model",
+        tiny_model.NAME,
+        "--untrained",
+        "--repeats",
+        "2",
+        "--out",
+        str(out_file),
+    ]
     assert main(argv) == 0
     out = capsys.readouterr().out
     assert "test-tiny, 32 x 32, a made-up device, weights random (untrained)" in out

@@ -76,9 +76,12 @@ def test_no_number_has_no_range(shape_sized_blocks):
     assert torch.equal(found.step.isnan(), expected)
     assert (found.codes.unflatten(1, (-1, 32))[expected] == 0).all()
     assert_same_codes(
-        x.nan_to_num(0, 0, 0)[:1], found.codes[:1], found.step[:1],
-        *(part[:1] for part in reference.quantize_groups(x, ActivationSpec())), 32,
-    )  # fmt: skip
+        x.nan_to_num(0, 0, 0)[:1],
+        found.codes[:1],
+        found.step[:1],
+        *(part[:1] for part in reference.quantize_groups(x, ActivationSpec())),
+        32,
+    )
 
 
 def test_tuning_needs_a_device(monkeypatch):

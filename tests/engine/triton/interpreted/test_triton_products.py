@@ -131,10 +131,14 @@ def test_depthwise(mode, name, shape_sized_blocks):
     )
 
 
-@pytest.mark.parametrize(("spec", "outputs"), [
-    (ActivationSpec(), 100), (ActivationSpec(projection="guarded"), 40),
-    (ActivationSpec(literal=True), 40),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "outputs"),
+    [
+        (ActivationSpec(), 100),
+        (ActivationSpec(projection="guarded"), 40),
+        (ActivationSpec(literal=True), 40),
+    ],
+)
 def test_fused_linear_is_quantizer_and_product(spec, outputs):
     x = awkward(37, 75, seed=5)
     x[7, 3] = float("nan")

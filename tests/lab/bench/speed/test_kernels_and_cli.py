@@ -45,9 +45,11 @@ def test_shapes_are_those_of_the_networks():
     dense = {
         (module.in_channels, module.dilation[0])
         for module in network.modules()
-        if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3) and module.groups == 1
+        if isinstance(module, nn.Conv2d)
+        and module.kernel_size == (3, 3)
+        and module.groups == 1
         and module.in_channels > 32
-    }  # fmt: skip
+    }
     sides = dict(kernels.CONV_SHAPES)
     assert dense == {(width, dilation) for width in sides for dilation in kernels.CONV_DILATIONS}
     assert all(width * side == 128 * 96 for width, side in sides.items())
@@ -64,8 +66,9 @@ def test_rows_take_the_faster_layout_and_means_are_geometric(small_shapes):
     kinds = ["quantizer", "quantizer-reference", *["linear"] * 2, *["conv"] * 2]
     assert [row["kind"] for row in result["rows"]] == kinds
     conv = result["rows"][-1]
-    assert set(conv["all"]) == {f"{side} {layout}" for side in ("fp32", "int4")
-                                for layout in ("nchw", "channels_last")}  # fmt: skip
+    assert set(conv["all"]) == {
+        f"{side} {layout}" for side in ("fp32", "int4") for layout in ("nchw", "channels_last")
+    }
     for side in ("fp32", "int4"):
         times = [conv["all"][key]["wall_ms"]["median"] for key in conv["all"] if side in key]
         assert conv[side]["wall_ms"]["median"] == min(times)

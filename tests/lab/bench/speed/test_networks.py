@@ -126,10 +126,13 @@ def test_process_rows_are_medians_and_ratios(tiny, monkeypatch):
 
 
 def test_overheads_by_hand():
-    found = overheads({
-        "w4a4": [100.0, 100.0, 200.0], "dstg-only": [110.0, 120.0, 220.0],
-        "cod-tdq": [120.0, 150.0, 220.0],
-    })  # fmt: skip
+    found = overheads(
+        {
+            "w4a4": [100.0, 100.0, 200.0],
+            "dstg-only": [110.0, 120.0, 220.0],
+            "cod-tdq": [120.0, 150.0, 220.0],
+        }
+    )
     assert found["dstg"] == pytest.approx({"median": 0.20, "q1": 0.10, "q3": 0.15})
     assert found["dcrp"]["median"] == pytest.approx(0.25)
     assert found["both"]["median"] == pytest.approx(0.50)

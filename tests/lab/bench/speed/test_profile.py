@@ -44,9 +44,7 @@ def test_a_pass_counts_leaves_and_the_functions_between_them():
     net = Net().eval()
     found = one_pass(net, torch.randn(2, 4), leaf_labels(net))
     # sin is part of a leaf, cat is not; the pause between them belongs to nobody
-    assert found.calls == {
-        "linear 4->4": 2, "linear 4->8": 1, "Sleepy": 1, "torch.cat": 1, REST: 1,
-    }  # fmt: skip
+    assert found.calls == {"linear 4->4": 2, "linear 4->8": 1, "Sleepy": 1, "torch.cat": 1, REST: 1}
     assert found.seconds["Sleepy"] >= 0.02 and found.seconds[REST] >= 0.01
     assert not any(module._forward_hooks for module in net.modules())
 
