@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +12,7 @@ from codtdq.errors import ConfigError
 from codtdq.numerics.spec import ActivationSpec, WeightSpec
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import KEPT_FLOAT, QuantPlan, Site
-from codtdq.planning.roles import Operator, matrices, operators
+from codtdq.planning.roles import matrices, operators
 
 
 def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
@@ -34,34 +33,25 @@ def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
     return QuantPlan(config, sites, other, total)
 
 
-def _site(op: Operator, config: QuantConfig) -> Site:
-    shape = _shape(op.module)
-    common: dict[str, Any] = {
-        "name": op.name,
-        "type": type(op.module).__name__,
-        "kind": op.kind,
-        "role": op.role,
-        "shape": shape,
-        "inputs": _inputs(op.module, shape),
-    }
-    if op.obstacle is not None:
-        extra = sum(p.numel() for p in matrices(op.module)) - math.prod(shape)
-        return Site(**common, reason=op.obstacle, extra_parameters=extra)
+def _site(op: Site, config: QuantConfig) -> Site:
+    plain = op.detached()
+    if op.reason is not None:
+        return plain
     reason = _wished_float(op, config)
     if reason is not None:
         if op.name in dict(config.layer_overrides):
             raise ConfigError(f"layer_overrides names {op.name}, but {reason}; remove one of them")
-        return Site(**common, reason=reason, exact=True)
+        return dataclasses.replace(plain, reason=reason, exact=True)
     weight, activation = _apply_overrides(op, config, *_specs(op, config))
     static = getattr(config, "static", False) and activation is not None
     if static and activation is not None and activation.mode == "per_token_group":
         raise ConfigError(f"{op.name}: per_token_group ranges cannot be static")
     if weight is None and activation is None:
-        return Site(**common, reason=KEPT_FLOAT, exact=True)
-    return Site(**common, weight=weight, activation=activation, static=static)
+        return dataclasses.replace(plain, reason=KEPT_FLOAT, exact=True)
+    return dataclasses.replace(plain, weight=weight, activation=activation, static=static)
 
 
-def _wished_float(op: Operator, config: QuantConfig) -> str | None:
+def _wished_float(op: Site, config: QuantConfig) -> str | None:
     pattern = _last_match(op.name, [(p, p) for p in config.skip_patterns])
     if pattern is not None:
         return f"skip_patterns has {pattern!r}"
@@ -70,7 +60,7 @@ def _wished_float(op: Operator, config: QuantConfig) -> str | None:
     return None
 
 
-def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+def _specs(op: Site, config: QuantConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of the weight and activation records before per-layer overrides."""
     weight = config.weight_fields()
     for field, rules in (
@@ -91,7 +81,7 @@ def _specs(op: Operator, config: QuantConfig) -> tuple[dict[str, Any], dict[str,
 
 
 def _apply_overrides(
-    op: Operator, config: QuantConfig, weight: dict[str, Any], activation: dict[str, Any]
+    op: Site, config: QuantConfig, weight: dict[str, Any], activation: dict[str, Any]
 ) -> tuple[WeightSpec | None, ActivationSpec | None]:
     for key, value in dict(config.layer_overrides).get(op.name, ()):
         if key.startswith("weight_"):
@@ -107,7 +97,7 @@ def _apply_overrides(
         raise ConfigError(f"{op.name}: {error}") from error
 
 
-def _role(op: Operator, config: QuantConfig) -> str:
+def _role(op: Site, config: QuantConfig) -> str:
     if op.kind == "other":
         return op.role
     role = _last_match(op.name, config.role_patterns, op.role)
@@ -159,7 +149,7 @@ def _check_groups(config: QuantConfig) -> None:
             )
 
 
-def _check_dcrp_roles(config: QuantConfig, found: list[Operator]) -> None:
+def _check_dcrp_roles(config: QuantConfig, found: list[Site]) -> None:
     roles = {op.role for op in found}
     for role in getattr(config, "dcrp_roles", None) or ():
         if role not in roles:
@@ -178,19 +168,3 @@ def _last_match(name: str, rules: Any, default: Any = None) -> Any:
         if fnmatchcase(name, pattern):
             default = value
     return default
-
-
-def _inputs(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Channels of the input, which a grouped convolution's weight does not show."""
-    if isinstance(module, nn.Linear):
-        return module.in_features
-    if isinstance(module, nn.Conv1d | nn.Conv2d):
-        return module.in_channels
-    return shape[1]
-
-
-def _shape(module: nn.Module) -> tuple[int, ...]:
-    weight = getattr(module, "weight", None)
-    if weight is None or weight.ndim < 2:
-        weight = matrices(module)[0]
-    return tuple(weight.shape)

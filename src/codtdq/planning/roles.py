@@ -7,8 +7,8 @@ substrings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
@@ -16,25 +16,17 @@ from torch.nn.utils import parametrize
 
 from codtdq.declarations import check_declaration
 from codtdq.errors import ConfigError
+from codtdq.planning.plan import Site
 
 IMAGE_CHANNELS = 4  # a convolution with so few inputs reads an image
 QUANTIZABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Conv1d)
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)
 
 
-@dataclass(frozen=True)
-class Operator:
-    """A parameterised operator of a model."""
-
-    name: str
-    module: nn.Module
-    kind: str  # "linear", "conv", "depthwise", or "other" where there is no quantized operator
-    role: str  # attention, mlp, linear, conv, depthwise, first; "other"
-    obstacle: str | None  # why it has to stay float, if it has to
-
-
-def operators(model: nn.Module) -> list[Operator]:
+def operators(model: nn.Module) -> list[Site]:
     """All operators of a model in the order of registration; shared modules appear once.
+
+    Each has its module, and the reason why it has to stay float, if it has to.
 
     Besides the quantizable types these are all leaf modules that own a weight matrix (transposed
     or deformable convolutions, embeddings, recurrent cells) and attention with a packed
@@ -42,7 +34,7 @@ def operators(model: nn.Module) -> list[Operator]:
     """
     declared = dict(_declared_roles(model, "", None))
     has_first = "first" in declared.values()
-    found: list[Operator] = []
+    found: list[Site] = []
     for name, module in model.named_modules():
         if any(isinstance(p, UninitializedParameter) for p in module.parameters(recurse=False)):
             raise ConfigError(f"{name} is lazy and has no weights yet; run the model once first")
@@ -56,8 +48,45 @@ def operators(model: nn.Module) -> list[Operator]:
         if not has_first and kind == "conv" and module.in_channels <= IMAGE_CHANNELS:
             role, has_first = "first", True  # undeclared: the first convolution that fits an image
         obstacle = _obstacle(name, module, model) if quantizable else _no_operator(module)
-        found.append(Operator(name, module, kind, role if quantizable else "other", obstacle))
+        shape = _shape(module)
+        found.append(
+            Site(
+                name=name,
+                type=type(module).__name__,
+                kind=kind,
+                role=role if quantizable else "other",
+                shape=shape,
+                inputs=_inputs(module, shape),
+                reason=obstacle,
+                extra_parameters=_extra_parameters(module, shape),
+                module=module,
+            )
+        )
     return found
+
+
+def _extra_parameters(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Elements of further matrices of the same module (recurrent cells)."""
+    return max(sum(p.numel() for p in matrices(module)) - math.prod(shape), 0)
+
+
+def _inputs(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Channels of the input, which a grouped convolution's weight does not show."""
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        return module.in_channels
+    return shape[1]
+
+
+def _shape(module: nn.Module) -> tuple[int, ...]:
+    scheme = getattr(module, "weight_scheme", None)
+    if scheme is not None:  # a quantized operator keeps its weight there
+        return tuple(scheme.shape)
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.ndim < 2:
+        weight = matrices(module)[0]
+    return tuple(weight.shape)
 
 
 def kind_of(module: nn.Module) -> str:

@@ -109,7 +109,7 @@ def trace(model: nn.Module, batch: Any, *, names: Iterable[str] | None = None) -
     """
     if names is None:
         found = operators(model)
-        names = [op.name for op in found if op.obstacle is None and op.kind != "other"]
+        names = [op.name for op in found if op.reason is None and op.kind != "other"]
     graph = ModelGraph()
     tracer = _Tracer(graph)
     handles = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from codtdq import operators as listened
 from codtdq.numerics import ActivationResult
-from codtdq.operators import quant_operators
+from codtdq.operators import QuantOperator, quant_operators
+from codtdq.planning.plan import Site
 from codtdq.planning.roles import operators
 from codtdq.schemes.inputs import FloatInput
 from codtdq.schemes.projected import ProjectedRange
@@ -19,41 +19,32 @@ from codtdq.schemes.projected import ProjectedRange
 Hearing = Callable[[str, Tensor, Tensor, ActivationResult | None], None]
 
 
-@dataclass(frozen=True)
-class OperatorInfo:
-    """What is known of an operator's input before it runs."""
-
-    name: str
-    role: str
-    kind: str
-    channels: int
-    mode: str
-    bits: float
-    group: int | None
-
-
-def heard_operators(model: nn.Module) -> dict[str, OperatorInfo]:
+def heard_operators(model: nn.Module) -> dict[str, Site]:
     """The operators whose inputs a model quantizes; of a float model, all of them."""
-    found: dict[str, OperatorInfo] = {}
-    for name, operator in quant_operators(model).items():
-        scheme, site, width = operator.input_scheme, operator.site, operator.inputs
-        about: tuple[str, float, int | None]
-        if isinstance(scheme, ProjectedRange):
-            spec = scheme.spec
-            group = spec.group_size if spec.mode == "per_token_group" else None
-            about = spec.mode, float(spec.bits), group
-        elif not isinstance(scheme, FloatInput):
-            about = scheme.kind, scheme.bits(width), None
-        else:
-            continue
-        found[name] = OperatorInfo(name, site.role, site.kind, width, *about)
+    found = {
+        name: operator.site
+        for name, operator in quant_operators(model).items()
+        if not isinstance(operator.input_scheme, FloatInput)
+    }
     if found:
         return found
-    for op in operators(model):
-        if op.kind != "other" and op.obstacle is None:
-            width = int(getattr(op.module, "in_features", getattr(op.module, "in_channels", 0)))
-            found[op.name] = OperatorInfo(op.name, op.role, op.kind, width, "float", 32.0, None)
-    return found
+    return {
+        site.name: site.detached()
+        for site in operators(model)
+        if site.kind != "other" and site.reason is None
+    }
+
+
+def input_format(model: nn.Module, name: str) -> tuple[str, float, int | None]:
+    """(mode, bits, group) of an operator's input: code bits where ranges are the paper's."""
+    operator = model.get_submodule(name)
+    if not isinstance(operator, QuantOperator):
+        return "float", 32.0, None
+    scheme = operator.input_scheme
+    if not isinstance(scheme, ProjectedRange):
+        return scheme.kind, scheme.bits(operator.inputs), None
+    grouped = scheme.spec.mode == "per_token_group"
+    return scheme.spec.mode, float(scheme.spec.bits), scheme.spec.group_size if grouped else None
 
 
 @contextmanager

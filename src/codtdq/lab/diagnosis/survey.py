@@ -10,7 +10,7 @@ from codtdq.lab.diagnosis.archive import Archive
 from codtdq.lab.diagnosis.boundary import BoundaryProtocol, box_means, label
 from codtdq.lab.diagnosis.gallery import GallerySample, subsample
 from codtdq.lab.diagnosis.groups import Observation, Observer
-from codtdq.lab.diagnosis.listening import heard_operators
+from codtdq.lab.diagnosis.listening import heard_operators, input_format
 from codtdq.lab.diagnosis.record import LayerRecord, LayerSample
 from codtdq.lab.diagnosis.statistics import LayerStatistics
 from codtdq.lab.diagnosis.tokens import TokenMaps
@@ -53,6 +53,7 @@ class Survey:
         self.samples: list[LayerSample] = []  # of the first image
         self._maps, self._archive = maps, archive
         self._operators = heard_operators(model)
+        self._formats = {name: input_format(model, name) for name in self._operators}
         observer = Observer()
         self._statistics = {name: LayerStatistics(observer) for name in self._operators}
         self._order: dict[str, int] = {}
@@ -87,7 +88,7 @@ class Survey:
         """Return one record per operator that ran, in the order of the forward pass."""
         records = []
         for name, order in self._order.items():
-            heard = self._operators[name]
+            heard, (mode, bits, group) = self._operators[name], self._formats[name]
             found = self._maps.get(name, self._calls.get(name, 1) - 1)
             records.append(
                 self._statistics[name].record(
@@ -97,9 +98,9 @@ class Survey:
                     order=order,
                     channels=heard.channels,
                     grid=None if found is None else found.grid,
-                    mode=heard.mode,
-                    bits=heard.bits,
-                    group=heard.group,
+                    mode=mode,
+                    bits=bits,
+                    group=group,
                 )
             )
         return records

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from codtdq.lab.diagnosis.record import WeightRecord, WeightSample
 from codtdq.numerics.projection import kth_smallest, rank_of
-from codtdq.planning.roles import Operator, operators
+from codtdq.planning.plan import Site
+from codtdq.planning.roles import operators
 
 P99 = 0.99
 SAMPLE_INPUTS = 256  # of each output channel, evenly spaced
@@ -46,7 +47,7 @@ def sampled_weights(model: nn.Module) -> list[str]:
     parts = [[op for op in found if op.role == role] for role in SAMPLED_ROLES]
     chosen = [part for part in parts if part] or [found]
 
-    def size(op: Operator) -> int:
+    def size(op: Site) -> int:
         weight = getattr(op.module, "weight", None)
         return weight.numel() if isinstance(weight, Tensor) else 0
 
