@@ -40,8 +40,9 @@ class BackendRecord:
 
     @property
     def execution(self) -> str:
-        """How the products are computed, in a few words."""
-        return f"native int4 ({self.instruction_set})" if self.native else "simulated"
+        """How most operators are computed, in a few words."""
+        mostly = len(self.native) >= len(self.fallbacks)
+        return f"native int4 ({self.instruction_set})" if self.native and mostly else "simulated"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""

@@ -120,8 +120,10 @@ def _execution(model: nn.Module) -> str:
     record = backend_of(model)
     if record is None:
         return "float32"
-    simulated = len(record.fallbacks)
-    return record.execution + (f", {simulated} operators simulated" if simulated else "")
+    others, how = len(record.fallbacks), "simulated"
+    if record.execution == how:
+        others, how = len(record.native), "native"
+    return record.execution + (f", {others} operators {how}" if others else "")
 
 
 def _speed(float_model: nn.Module, model: nn.Module) -> dict[str, float]:
