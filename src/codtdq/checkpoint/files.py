@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
+from codtdq.io import atomic_path, write_text
 
-FILE_MODE = 0o644
 WEIGHTS, META = "model.safetensors", "codtdq.json"
 NEXT = ".codtdq-next.json"  # the JSON of weights that are about to be put in place
 
@@ -33,19 +32,13 @@ def write(directory: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> 
         raise CheckpointError(f"{directory} is a file; a checkpoint needs a directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with (
-            _locked(directory),
-            tempfile.TemporaryDirectory(dir=directory, prefix=".codtdq-") as name,
-        ):
-            weights, info = Path(name) / WEIGHTS, Path(name) / META
-            save_file(tensors, str(weights), metadata={"format": "codtdq"})
-            os.chmod(weights, FILE_MODE)  # save_file makes the file for its owner only
-            text = json.dumps({**meta, "sha256": sha256(weights)}, separators=(",", ":"))
-            info.write_text(text + "\n", encoding="utf-8")
-            os.chmod(info, FILE_MODE)
-            os.replace(info, directory / NEXT)
-            os.replace(weights, directory / WEIGHTS)
-            os.replace(directory / NEXT, directory / META)
+        with _locked(directory):
+            with atomic_path(directory / WEIGHTS) as weights:
+                save_file(tensors, str(weights), metadata={"format": "codtdq"})
+                text = json.dumps({**meta, "sha256": sha256(weights)}, separators=(",", ":"))
+                write_text(directory / NEXT, text + "\n")
+            write_text(directory / META, text + "\n")
+            (directory / NEXT).unlink()
     except (OSError, ValueError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise CheckpointError(f"cannot write {directory}: {reason}") from error
