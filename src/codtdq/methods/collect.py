@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
 from codtdq.methods.workbench import Workbench, count_images
+from codtdq.operators.observing import observing, run_batches, run_model
 from codtdq.operators.tokens import input_tokens
 from codtdq.planning.plan import Site
-from codtdq.progress import track
 
 ROWS_PER_IMAGE = 64
 See = Callable[[Site, Tensor, Tensor], None]  # (site, input, output)
@@ -135,17 +135,11 @@ def observe(
 
     Streaming searches add up the error of each candidate in `see`; nothing is kept.
     """
-    handles = [
-        site.module.register_forward_hook(_hook(site, see), with_kwargs=True) for site in sites
-    ]
+    chosen = {site.name: site for site in sites}
     total = images or count_images(bench.calibration) or None
-    try:
-        with torch.no_grad():
-            for batch in track(bench.batches(images), label, total):
-                run_model(bench.model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    modules = {name: site.module for name, site in chosen.items()}
+    with observing(modules, lambda name, module, x, y: see(chosen[name], x, y)):
+        run_batches(bench.model, bench.batches(images), label, total)
 
 
 def initialise_in_order(
@@ -176,17 +170,3 @@ def initialise_in_order(
     finally:
         for handle in handles:
             handle.remove()
-
-
-def run_model(model: nn.Module, batch: Any) -> Any:
-    """Call a model with a batch: a tensor, a tuple of arguments or a dict of keywords."""
-    if isinstance(batch, dict):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
-
-
-def _hook(site: Site, see: See) -> Callable[..., None]:
-    def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
-        see(site, (args[0] if args else kwargs["input"]).detach(), output.detach())
-
-    return hook

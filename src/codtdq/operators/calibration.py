@@ -6,7 +6,8 @@ one radius per static site.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 from codtdq.errors import CalibrationError
 from codtdq.numerics import grouping
 from codtdq.numerics.projection import project
+from codtdq.operators.observing import observing, run_batches
+from codtdq.operators.tokens import input_tokens
 from codtdq.planning.plan import QuantPlan, Site
-from codtdq.progress import track
 
 MAX_ROWS = 4096  # rows of one input that enter the channel statistics (S4.8)
 MAX_PAIRS = 256  # input-output rows kept per Linear (S4.8)
+Job = Callable[[nn.Module, Tensor, Tensor], None]  # (module, input, output)
 
 
 @dataclass
@@ -144,14 +147,15 @@ class CalibrationContext:
         self._model = model
         self._want = (channels, conv, pairs)
         self._static = {s.name: s for s in plan or () if s.static}
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._jobs: dict[str, list[Job]] = {}
+        self._stack = ExitStack()
 
     def __enter__(self) -> CalibrationContext:
         channels, conv, pairs = self._want
         for name, module in self._model.named_modules():
             linear = isinstance(module, nn.Linear)
             counted = linear or (conv and isinstance(module, nn.Conv2d | nn.Conv1d))
-            jobs: list[Callable[[nn.Module, Tensor, Tensor], None]] = []
+            jobs: list[Job] = []
             if channels and counted:
                 jobs.append(self._channel_job(name))
             if pairs and linear:
@@ -159,15 +163,19 @@ class CalibrationContext:
             if name in self._static:
                 jobs.append(self._radius_job(self._static[name]))
             if jobs:
-                self._handles.append(module.register_forward_hook(_hook(jobs), with_kwargs=True))
+                self._jobs[name] = jobs
+        modules = {name: self._model.get_submodule(name) for name in self._jobs}
+        self._stack.enter_context(observing(modules, self._see))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._stack.close()
 
-    def _channel_job(self, name: str) -> Callable[[nn.Module, Tensor, Tensor], None]:
+    def _see(self, name: str, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        for job in self._jobs[name]:
+            job(module, x, y)
+
+    def _channel_job(self, name: str) -> Job:
         stats = self.channels.setdefault(name, ChannelStats())
 
         def job(module: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -175,7 +183,7 @@ class CalibrationContext:
 
         return job
 
-    def _pair_job(self, name: str) -> Callable[[nn.Module, Tensor, Tensor], None]:
+    def _pair_job(self, name: str) -> Job:
         pairs = self.pairs.setdefault(name, PairReservoir())
 
         def job(module: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -183,7 +191,7 @@ class CalibrationContext:
 
         return job
 
-    def _radius_job(self, site: Site) -> Callable[[nn.Module, Tensor, Tensor], None]:
+    def _radius_job(self, site: Site) -> Job:
         radii = self.radii.setdefault(site.name, RadiusStats())
         spec = site.activation
         assert spec is not None
@@ -199,55 +207,15 @@ class CalibrationContext:
 def run_calibration(
     model: nn.Module, batches: Iterable[Any], context: CalibrationContext
 ) -> CalibrationContext:
-    """Run the float model over the batches inside `context`, without gradients, in eval mode.
-
-    A batch is whatever the model takes: a tensor, a tuple of arguments or a dict of keywords.
-    """
-    modes = {module: module.training for module in model.modules()}
-    count = 0
-    try:
-        model.eval()
-        with torch.no_grad(), context:
-            for batch in track(_checked(batches), "calibrating"):
-                try:
-                    _call(model, batch)
-                except (RuntimeError, TypeError, ValueError) as error:
-                    text = " ".join(str(error).split())
-                    raise CalibrationError(
-                        f"calibration batch {count} does not fit the model: {text}"
-                    ) from error
-                count += 1
-    finally:
-        for module, training in modes.items():
-            module.training = training  # frozen parts of a model in training stay frozen
-    if count == 0:
-        raise CalibrationError("calibration got no batches; pass at least one")
+    """Run the float model over the batches inside `context`."""
+    with context:
+        run_batches(model, batches)
     return context
-
-
-def _checked(batches: Any) -> Iterable[Any]:
-    if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
-        raise CalibrationError(
-            f"calibration is a {type(batches).__name__}; pass a list or other iterable of batches"
-        )
-    return batches
-
-
-def _hook(jobs: list[Callable[[nn.Module, Tensor, Tensor], None]]) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        x = args[0] if args else kwargs["input"]
-        for job in jobs:
-            job(module, x.detach(), output.detach())
-
-    return hook
 
 
 def _token_rows(module: nn.Module, x: Tensor) -> Tensor:
     """Any operator's input as rows [N, C]."""
-    if isinstance(module, nn.Linear):
-        return x.reshape(-1, x.shape[-1])
-    batched = x if x.ndim == module.weight.ndim else x.unsqueeze(0)
-    return batched.flatten(2).transpose(1, 2).reshape(-1, batched.shape[1])
+    return input_tokens(module, x).flatten(0, 1)
 
 
 def _subsample(rows: Tensor) -> Tensor:
@@ -255,12 +223,3 @@ def _subsample(rows: Tensor) -> Tensor:
     if rows.shape[0] <= MAX_ROWS:
         return rows
     return rows[torch.linspace(0, rows.shape[0] - 1, MAX_ROWS).long()]
-
-
-def _call(model: nn.Module, batch: Any) -> None:
-    if isinstance(batch, Mapping):
-        model(**batch)
-    elif isinstance(batch, tuple | list):
-        model(*batch)
-    else:
-        model(batch)

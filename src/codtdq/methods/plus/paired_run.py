@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.collect import run_model
+from codtdq.operators.observing import run_model
 
 
 class _Stopped(BaseException):

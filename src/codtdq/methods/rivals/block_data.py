@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.collect import run_model
 from codtdq.methods.rivals.blocks import Block, tensors_of
+from codtdq.operators.observing import run_model
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

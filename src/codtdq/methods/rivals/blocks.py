@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from codtdq.methods.collect import run_model
 from codtdq.methods.workbench import Workbench
+from codtdq.operators.observing import run_model
 from codtdq.planning.plan import Site
 
 MAX_SITES = 12

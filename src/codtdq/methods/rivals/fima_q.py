@@ -48,7 +48,6 @@ import torch
 from torch import Tensor
 
 from codtdq.errors import ConfigError
-from codtdq.methods.collect import run_model
 from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.fima_fisher import (
     DivergenceLoss,
@@ -61,6 +60,7 @@ from codtdq.methods.rivals.fima_init import collect_windows, fold_norms, search_
 from codtdq.methods.rivals.learning import DroppingInput
 from codtdq.methods.rivals.reconstruction import BUDGETS, Block, BlockData, Reconstruction
 from codtdq.methods.workbench import Workbench
+from codtdq.operators.observing import run_model
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.config import QuantConfig
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.collect import run_model
 from codtdq.methods.rivals.receptive_fields import Fields, fields_at, outputs_at, sample_positions
 from codtdq.methods.workbench import Workbench
+from codtdq.operators.observing import run_model
 from codtdq.planning.plan import Site
 from codtdq.progress import track
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError, CheckpointError
 from codtdq.io import atomic_path
-from codtdq.methods.collect import run_model
 from codtdq.methods.rivals.gadt import GroupedTransform
 from codtdq.numerics.affine import code_limits, fake_shifted, fake_shifted_ste
+from codtdq.operators.observing import run_model
 from codtdq.operators.quantized import QuantOperator
 from codtdq.progress import track
 from codtdq.schemes.weights import UniformWeight

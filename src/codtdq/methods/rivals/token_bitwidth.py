@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import ConfigError
-from codtdq.methods.collect import collect_inputs, run_model
+from codtdq.methods.collect import collect_inputs
 from codtdq.methods.ranges import percentile_weight
 from codtdq.methods.registry import FROM_ABSTRACT, register_method
 from codtdq.methods.rivals.per_token import percentile_input
@@ -56,6 +56,7 @@ from codtdq.numerics.affine import (
     step_of,
 )
 from codtdq.operators import listening, quant_operators
+from codtdq.operators.observing import run_model
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme
