@@ -27,6 +27,8 @@ CHANGES = {
     "literal": ({}, True),
     "dcrp_roles": ({}, ("attention",)),
     "dcrp_modes": ({}, ("per_tensor",)),
+    "dcrp_kinds": ({}, ("linear",)),
+    "weight_scale_dtype": ({}, "fp16"),
     "first_layer": ({}, "float"),
     "role_patterns": ({"dcrp_roles": ("attention",)}, {"mlp.*": "attention"}),
     "skip_patterns": ({}, ("mlp.*",)),

@@ -122,7 +122,7 @@ def test_the_method_leaves_declared_shared_ranges_unbounded():
     for site in plan:
         bounded = site.activation.tau is not None
         assert bounded == (site.activation.mode == "per_token_group"), site.name
-    assert {s.activation.mode for s in plan if s.kind == "conv"} == {"per_tensor"}
+    assert {s.activation.mode for s in plan if s.kind == "conv"} == {"per_channel"}
     assert all(s.activation.tau for s in codtdq.plan(small_net(), "dcrp-only"))
     ours = codtdq.plan(model, codtdq.preset("cod-tdq-guarded", model="cfrn-small"))
     assert {s.activation.mode for s in ours} == {"per_token_group"}

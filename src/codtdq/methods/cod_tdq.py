@@ -26,13 +26,19 @@ _TITLES = {
     "w4a4": "W4A4 (naive)",
     "per-tensor": "per-tensor range",
     "dstg-only": "DSTG only",
+    "dstg-only-per-tensor-conv": "DSTG only (conv per tensor)",
     "dcrp-attn": "DCRP-Attn",
     "dcrp-only": "DCRP only",
     "dcrp-only-fixed": "DCRP only (fixed)",
     "c1-only": "C1 only",
     "c2-only": "C2 only",
     "cod-tdq": "COD-TDQ",
+    "cod-tdq-per-tensor-conv": "COD-TDQ (conv per tensor)",
     "cod-tdq-literal": "COD-TDQ (literal)",
+    "cod-tdq-linear-dcrp": "COD-TDQ (DCRP in Linear only)",
+    "cod-tdq-fc2-a8": "COD-TDQ (8-bit fc2 inputs)",
+    "cod-tdq-bias": "COD-TDQ + bias correction",
+    "cod-tdq-affine": "COD-TDQ + affine correction",
     "cod-tdq-guarded": "COD-TDQ (guarded)",
 }
 
@@ -100,7 +106,8 @@ def sketch(bench: Workbench) -> None:
     for site in bench.plan.quantized:
         weight = inputs = None
         if site.weight is not None:
-            weight = SymmetricWeight(site.shape, site.weight.bits, site.weight.group_size)
+            spec = site.weight
+            weight = SymmetricWeight(site.shape, spec.bits, spec.group_size, spec.scale_dtype)
         if site.activation is not None:
             blank = torch.zeros(1 if site.activation.mode == "per_tensor" else site.inputs)
             inputs = ProjectedRange.of(site.activation, blank if site.static else None)
@@ -108,8 +115,17 @@ def sketch(bench: Workbench) -> None:
 
 
 def _add(name: str, info: MethodInfo, follows_model: bool) -> None:
-    config = preset(name).replace(name=info.name)
-    add_method(Method(info, config, build, sketch, keeps_weights=True, follows_model=follows_model))
+    add_method(
+        Method(
+            info,
+            preset(name).replace(name=info.name),
+            build,
+            sketch,
+            keeps_weights=True,
+            follows_model=follows_model,
+            conv_reading=PRESETS[name].conv_reading,
+        )
+    )
 
 
 for _name in PRESETS:

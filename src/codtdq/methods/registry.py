@@ -65,6 +65,7 @@ class Method:
     keeps_weights: bool = False  # whether float weights are read, never changed in place
     # whether the activation modes that a model declares as the paper's setting are taken over
     follows_model: bool = False
+    conv_reading: str = "per_channel"  # what a range per channel among them is read as
 
 
 _METHODS: dict[str, Method] = {}
@@ -158,8 +159,8 @@ def config_for(name: str, model: Any = None, **changes: Any) -> QuantConfig:
     method = find_method(name)
     config = method.config
     declared = getattr(getattr(model, "info", model), "act_modes", None)
-    if declared and method.follows_model and isinstance(config, CodTdqConfig):
-        config = follow_model(config, declared)
+    if method.follows_model and isinstance(config, CodTdqConfig):
+        return follow_model(config, declared, method.conv_reading, **changes)
     return config.replace(**changes) if changes else config
 
 

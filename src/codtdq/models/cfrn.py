@@ -19,7 +19,8 @@ from codtdq.models.swin import SwinConfig, SwinTransformer, init_tokens, tokens_
 
 EEM_CHANNELS = 32
 _SOURCE = "Song et al., Continuous Feature Representation for COD, IEEE TIP 2025"
-_ACT_MODES = {"conv": "per_tensor", "depthwise": "per_channel", "first": "per_tensor"}
+# S1.1: convolutions share ranges; per channel, or per tensor in presets that read it so
+_ACT_MODES = dict.fromkeys(("conv", "depthwise", "first"), "per_channel")
 
 
 class SpatialGatingUnit(nn.Module):

@@ -10,6 +10,7 @@ from codtdq.numerics.affine import MAX_BITS, MIN_BITS
 
 MODES = ("per_tensor", "per_channel", "per_token_group")
 PROJECTIONS = ("min", "guarded")
+SCALE_DTYPES = ("fp32", "fp16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +45,11 @@ class WeightSpec:
     bits: int = 4
     group_size: int | None = None  # inputs of one tap that share a scale; None: whole channel
     percentile: float | None = None  # clip at this share of |w|; None takes the maximum
+    scale_dtype: str = "fp32"  # in which scales are stored, and rounded to before codes are
 
     def __post_init__(self) -> None:
         check_bits("weight_bits", self.bits)
+        check_choice("weight_scale_dtype", self.scale_dtype, SCALE_DTYPES)
         if self.group_size is not None:
             check_positive_int("weight_group_size", self.group_size)
         check_share("weight_percentile", self.percentile, closed=True)

@@ -59,13 +59,21 @@ def quantize_weight(weight: Tensor, spec: WeightSpec) -> PackedWeight:
     """Quantize a weight [O, I] or [O, I, *kernel] and pack it."""
     rows = to_rows(weight.detach().float())  # [O, T, I]
     radius = weight_radius(rows, spec)  # [O, G]
-    scale = step_of(radius, spec.bits)
+    scale = _stored(step_of(radius, spec.bits), spec)
     groups, shape = _lines(rows, spec)
     per_line = (*groups.values.shape[:-1], 1)
     encoded = encode(groups.values, radius.reshape(per_line), scale.reshape(per_line), spec.bits)
     codes = to_codes(encoded).flatten(-2)[..., : shape[-1]].reshape(rows.shape)
     packed = pack(codes.flatten(1), spec.bits)
     return PackedWeight(packed, scale, weight.shape, spec)
+
+
+def _stored(scale: Tensor, spec: WeightSpec) -> Tensor:
+    """Scales as they will be read back, in float32."""
+    if spec.scale_dtype == "fp32":
+        return scale
+    half = torch.finfo(torch.float16)
+    return scale.clamp(half.smallest_normal, half.max).half().float()
 
 
 def weight_radius(rows: Tensor, spec: WeightSpec) -> Tensor:

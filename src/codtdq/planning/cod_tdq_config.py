@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from codtdq.errors import ConfigError
-from codtdq.numerics.spec import MODES, check_choice
+from codtdq.numerics.spec import MODES, SCALE_DTYPES, check_choice
 from codtdq.planning.config import ROLES, Pairs, QuantConfig, as_names
 
 KINDS = ("linear", "conv", "depthwise", "first")  # what an activation mode is chosen by
@@ -36,8 +36,10 @@ class CodTdqConfig(QuantConfig):
     literal: bool = False  # Algorithm S1 to the letter
     dcrp_roles: tuple[str, ...] | None = None  # roles that C1 and C2 apply to; None: all
     dcrp_modes: tuple[str, ...] | None = None  # activation modes that they apply to; None: all
+    dcrp_kinds: tuple[str, ...] | None = None  # linear, conv, depthwise, first; None: all
     io_correction: str = "none"  # Linear output correction: "bias" or "affine"
     float_storage: str = "block8"  # norms, biases and embeddings in 8-bit blocks
+    weight_scale_dtype: str = "fp32"  # the paper's 326,632 bytes are one fp16 per output channel
 
     act_groups: ClassVar[bool] = True
     plans_formats: ClassVar[bool] = True
@@ -53,18 +55,21 @@ class CodTdqConfig(QuantConfig):
     )
 
     def __post_init__(self) -> None:
-        for field in ("dcrp_roles", "dcrp_modes"):
+        for field in ("dcrp_roles", "dcrp_modes", "dcrp_kinds"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, as_names(field, getattr(self, field)))
         super().__post_init__()
         check_choice("act_range", self.act_range, ACT_RANGES)
         check_choice("static_reduce", self.static_reduce, STATIC_REDUCES)
         check_choice("io_correction", self.io_correction, IO_CORRECTIONS)
+        check_choice("weight_scale_dtype", self.weight_scale_dtype, SCALE_DTYPES)
         self.check_flags("literal")
         for role in self.dcrp_roles or ():
             check_choice("dcrp_roles", role, ROLES)
         for mode in self.dcrp_modes or ():
             check_choice("dcrp_modes", mode, MODES)
+        for kind in self.dcrp_kinds or ():
+            check_choice("dcrp_kinds", kind, KINDS)
 
     def _check_modes(self) -> dict[str, str]:
         modes = dict(self.act_modes)
@@ -81,11 +86,21 @@ class CodTdqConfig(QuantConfig):
             )
         return modes
 
+    def weight_fields(self) -> dict[str, Any]:
+        """Fields of a weight's record."""
+        return {**super().weight_fields(), "scale_dtype": self.weight_scale_dtype}
+
     def activation_fields(self, kind: str, role: str) -> dict[str, Any]:
         """Fields of an activation's record: mode by kind, bounds by role and mode."""
-        mode = self._check_modes()["first" if role == "first" else kind]
-        bounded = (self.dcrp_roles is None or role in self.dcrp_roles) and (
-            self.dcrp_modes is None or mode in self.dcrp_modes
+        kind = "first" if role == "first" else kind
+        mode = self._check_modes()[kind]
+        bounded = all(
+            allowed is None or found in allowed
+            for found, allowed in (
+                (role, self.dcrp_roles),
+                (mode, self.dcrp_modes),
+                (kind, self.dcrp_kinds),
+            )
         )
         return {
             "bits": self.act_width(role),

@@ -23,7 +23,7 @@ from codtdq.numerics.spec import ActivationSpec, WeightSpec
 from codtdq.numerics.weight import row_shape, scale_count
 from codtdq.planning.config import QuantConfig
 
-SCALE_BITS = 32  # scales are float32
+SCALE_BITS = 32  # scales of activations are float32
 KEPT_FLOAT = "the config keeps it float"
 FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK}
 
@@ -112,7 +112,8 @@ class Site:
             return round(self.weight_cost * self.parameters / 8)
         rows, taps, inputs = row_shape(torch.Size(self.shape))
         codes = rows * packed_width(taps * inputs, self.weight.bits)
-        return codes + rows * scale_count(torch.Size(self.shape), self.weight) * SCALE_BITS // 8
+        scales = rows * scale_count(torch.Size(self.shape), self.weight)
+        return codes + scales * (2 if self.weight.scale_dtype == "fp16" else 4)
 
     @property
     def effective_weight_bits(self) -> float:

@@ -26,6 +26,9 @@ class Preset:
     fields: Mapping[str, Any]
     # whether the activation modes that a model declares as the paper's setting replace token groups
     follows_model: bool = True
+    # S1.1 gives CFRN's convolutions ranges "per-tensor or per-channel": this reading of a model
+    # that declares ranges per channel
+    conv_reading: str = "per_channel"
 
 
 PRESETS: dict[str, Preset] = {
@@ -44,6 +47,11 @@ PRESETS: dict[str, Preset] = {
         {"act_range": "static", **_NAIVE},
     ),
     "dstg-only": Preset("ablation: token-group ranges without projection", _NO_DCRP),
+    "dstg-only-per-tensor-conv": Preset(
+        "ablation: the same, reading 'per-tensor' for convolutions that share a range",
+        _NO_DCRP,
+        conv_reading="per_tensor",
+    ),
     "dcrp-attn": Preset(
         "ablation: shared range, projected by C1 and C2 in attention only",
         {"dcrp_roles": ("attention",), **_SHARED},
@@ -61,8 +69,36 @@ PRESETS: dict[str, Preset] = {
         "ablation: shared range under the zero-bin bound only", {"tau": None, **_SHARED}
     ),
     "cod-tdq": Preset("the paper's method (DSTG + DCRP), made well defined", _GROUPS),
+    "cod-tdq-per-tensor-conv": Preset(
+        "the paper's method, reading 'per-tensor' for convolutions that share a range",
+        _GROUPS,
+        conv_reading="per_tensor",
+    ),
     "cod-tdq-literal": Preset(
-        "the paper's Algorithm S1 to the letter", {"literal": True, **_GROUPS}
+        "the paper to the letter: Algorithm S1, every operator at 4 bits, fp16 scales, float norms",
+        {
+            "literal": True,
+            "first_layer": "quantize",
+            "float_storage": "fp32",
+            "weight_scale_dtype": "fp16",
+            **_GROUPS,
+        },
+    ),
+    "cod-tdq-linear-dcrp": Preset(
+        "control: token groups where the model has them, bounds in Linear operators only",
+        {**_GROUPS, "dcrp_kinds": ("linear",)},
+    ),
+    "cod-tdq-fc2-a8": Preset(
+        "control: the inputs of second MLP layers keep 8 bits",
+        {**_GROUPS, "keep_a8_patterns": ("*fc2",)},
+    ),
+    "cod-tdq-bias": Preset(
+        "control: with the Linear I/O correction of the mean (S1.1)",
+        {**_GROUPS, "io_correction": "bias"},
+    ),
+    "cod-tdq-affine": Preset(
+        "control: with the Linear I/O correction of mean and slope (S1.1)",
+        {**_GROUPS, "io_correction": "affine"},
     ),
     "cod-tdq-guarded": Preset(
         "token groups everywhere, a bound kept only where it lowers the error",
@@ -92,14 +128,25 @@ def preset(
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PRESETS)}"
         raise ConfigError(f"unknown preset {name!r}; {hint}")
     config = CodTdqConfig(name=name, **PRESETS[name].fields)
-    if declared_modes and PRESETS[name].follows_model:
-        config = follow_model(config, declared_modes)
-    return config.replace(**changes) if changes else config
+    found = PRESETS[name]
+    declared = declared_modes if found.follows_model else None
+    return follow_model(config, declared, found.conv_reading, **changes)
 
 
-def follow_model(config: CodTdqConfig, declared: Mapping[str, str]) -> CodTdqConfig:
-    """Take over the activation modes that a model declares; a shared range stays what it is."""
+def follow_model(
+    config: CodTdqConfig,
+    declared: Mapping[str, str] | None,
+    conv_reading: str = "per_channel",
+    **changes: Any,
+) -> CodTdqConfig:
+    """Set fields, and take over the activation modes that a model declares.
+
+    A setting with one shared range everywhere stays what it is, and so do modes that `changes`
+    sets. conv_reading: what a range per channel that the model declares is read as.
+    """
+    config = config.replace(**changes) if changes else config
     modes = dict(config.act_modes)
-    if "per_token_group" not in modes.values():
+    if not declared or "act_modes" in changes or "per_token_group" not in modes.values():
         return config
-    return config.replace(act_modes={**modes, **declared})
+    read = {k: conv_reading if m == "per_channel" else m for k, m in declared.items()}
+    return config.replace(act_modes={**modes, **read})

@@ -15,7 +15,7 @@ from codtdq.schemes.lowered import LoweredWeight, Unlowered
 
 
 class SymmetricWeight(WeightScheme):
-    """Packed codes [O, ceil(T I / 2)], tap by tap, and float32 scales [O, G]."""
+    """Packed codes [O, ceil(T I / 2)], tap by tap, and float32 or float16 scales [O, G]."""
 
     kind = "symmetric"
     packed: Tensor  # uint8, or int8 above 4 bits
@@ -26,12 +26,13 @@ class SymmetricWeight(WeightScheme):
         shape: Any,
         bits: int = 4,
         group_size: int | None = None,
+        scale_dtype: str = "fp32",
         *,
         packed: PackedWeight | None = None,
     ) -> None:
         super().__init__()
         self.shape = torch.Size(shape)
-        self.spec = WeightSpec(bits=bits, group_size=group_size)
+        self.spec = WeightSpec(bits=bits, group_size=group_size, scale_dtype=scale_dtype)
         rows, taps, inputs = row_shape(self.shape)
         dtype = torch.uint8 if bits <= NIBBLE_BITS else torch.int8
         if packed is None:
@@ -40,17 +41,17 @@ class SymmetricWeight(WeightScheme):
         else:
             blank, scale = packed.packed, packed.scale
         self.register_buffer("packed", blank)
-        self.register_buffer("scale", scale)
+        self.register_buffer("scale", scale.half() if scale_dtype == "fp16" else scale)
 
     @classmethod
     def quantize(cls, weight: Tensor, spec: WeightSpec) -> SymmetricWeight:
         """Round a weight [O, I] or [O, I, *kernel] to nearest."""
         packed = quantize_weight(weight, spec)
-        return cls(weight.shape, spec.bits, spec.group_size, packed=packed)
+        return cls(weight.shape, spec.bits, spec.group_size, spec.scale_dtype, packed=packed)
 
     def packed_weight(self) -> PackedWeight:
         """Codes and scales as the numerics read them."""
-        return PackedWeight(self.packed, self.scale, self.shape, self.spec)
+        return PackedWeight(self.packed, self.scale.float(), self.shape, self.spec)
 
     def dequantize(self) -> Tensor:
         """Scale * code."""
@@ -60,12 +61,14 @@ class SymmetricWeight(WeightScheme):
         """Codes and scales tap by tap."""
         if self.spec.bits > NIBBLE_BITS:
             return Unlowered(f"its weight has {self.spec.bits} bits, more than 4")
-        return LoweredWeight(self.packed_weight().codes(), self.scale, None, self.spec.group_size)
+        weight = self.packed_weight()
+        return LoweredWeight(weight.codes(), weight.scale, None, self.spec.group_size)
 
     def settings(self) -> dict[str, Any]:
         """Shape, width and group."""
         group = {} if self.spec.group_size is None else {"group_size": self.spec.group_size}
-        return {**super().settings(), "bits": self.spec.bits, **group}
+        half = {"scale_dtype": "fp16"} if self.spec.scale_dtype == "fp16" else {}
+        return {**super().settings(), "bits": self.spec.bits, **group, **half}
 
     def label(self) -> str:
         """For example `W4 channel`."""
@@ -76,4 +79,5 @@ def weight_label(spec: WeightSpec) -> str:
     """A specification in a few words."""
     text = f"W{spec.bits}"
     text += f" g{spec.group_size}" if spec.group_size else " channel"
+    text += " fp16" if spec.scale_dtype == "fp16" else ""
     return text + (f" p{spec.percentile:g}" if spec.percentile else "")

@@ -21,7 +21,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "repq-vit",
     ),
     "SAM and LLM PTQ": ("pq-sam", "ptq4sam", "ahcptq", "smoothquant", "quartz", "arcquant"),
-    "Ours": ("cod-tdq", "cod-tdq-literal", "cod-tdq-guarded", "cod-tdq-plus"),
+    "Ours": (
+        "cod-tdq",
+        "cod-tdq-per-tensor-conv",
+        "cod-tdq-literal",
+        "cod-tdq-guarded",
+        "cod-tdq-plus",
+    ),
 }
 OTHER = "Variants, controls and others"
 
@@ -61,13 +67,19 @@ ABLATION: dict[str, Variant] = {
     "per-tensor": Variant(False, "-", "fixed global range"),
     "dstg-only": Variant(True, "-", "all operators"),
     "dstg-everywhere": Variant(True, "-", "shared ranges of the model included"),
+    "dstg-only-per-tensor-conv": Variant(True, "-", "shared ranges read per tensor"),
     "dcrp-attn": Variant(False, "C1 + C2", "attention only"),
     "dcrp-only": Variant(False, "C1 + C2", "all operators"),
     "dcrp-only-fixed": Variant(False, "C1 + C2", "fixed by calibration"),
     "c1-only": Variant(False, "C1", "all operators"),
     "c2-only": Variant(False, "C2", "all operators"),
     "cod-tdq": Variant(True, "C1 + C2", "all operators"),
-    "cod-tdq-literal": Variant(True, "C1 + C2", "Algorithm S1 as written"),
+    "cod-tdq-per-tensor-conv": Variant(True, "C1 + C2", "shared ranges read per tensor"),
+    "cod-tdq-literal": Variant(True, "C1 + C2", "the paper to the letter"),
+    "cod-tdq-linear-dcrp": Variant(True, "C1 + C2", "bounds in Linear operators only"),
+    "cod-tdq-fc2-a8": Variant(True, "C1 + C2", "second MLP layers read 8 bits"),
+    "cod-tdq-bias": Variant(True, "C1 + C2", "and the mean of Linear outputs corrected"),
+    "cod-tdq-affine": Variant(True, "C1 + C2", "and mean and slope corrected"),
     "cod-tdq-guarded": Variant(True, "C1 + C2", "where it lowers the error"),
 }
 # Variants that stand in the ablation table only.
