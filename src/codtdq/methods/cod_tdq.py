@@ -50,6 +50,7 @@ def _declare(name: str) -> MethodInfo:
     ours, reference = name == "cod-tdq-guarded", name == "fp32"
     group = config.act_group_size
     granularity = f"token x {group} channels" if grouped else "per tensor"
+    scale_bits = 16 if config.weight_scale_dtype == "fp16" else 32
     act_bits = f"{config.act_bits} + 32/{group}" if grouped else f"{config.act_bits}"
     return MethodInfo(
         name=name,
@@ -60,7 +61,9 @@ def _declare(name: str) -> MethodInfo:
         granularity=granularity if low else "-",
         calibration_images=128 if config.needs_calibration else 0,
         act_bits=act_bits if low else "32",
-        weight_bits="32" if config.weight_bits is None else f"{config.weight_bits} + 32/K",
+        weight_bits="32"
+        if config.weight_bits is None
+        else f"{config.weight_bits} + {scale_bits}/K",
         description=PRESETS[name].description,
     )
 

@@ -102,17 +102,22 @@ def _register_storage(kinds: Any) -> None:
         "split the bytes of a packed checkpoint by what they are for",
         [
             "--model cfrn-small",
-            "--model cfrn --untrained --methods w4a4,cod-tdq",
+            "--model cfrn --setting paper",
+            "--model cfrn --methods w4a4,cod-tdq",
             "--packed cfrn-w4a4",
         ],
     )
     _add_network(parser)
-    parser.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
         "--methods",
         type=words,
         default=["cod-tdq"],
         metavar="P,..",
         help="methods or presets to store (default cod-tdq)",
+    )
+    chosen.add_argument(
+        "--setting", choices=["paper"], help="paper: what its byte counts mean, cod-tdq-literal"
     )
     parser.add_argument(
         "--packed", metavar="DIR", help="a directory that `codtdq quantize` wrote, instead"
@@ -280,6 +285,8 @@ def run_storage(args: argparse.Namespace) -> int:
     from codtdq.lab.bench.speed.subjects import BASELINE, prepared
 
     facts = _begin(args)
+    if args.setting == "paper":
+        args.methods = ["cod-tdq-literal"]
     if args.packed is not None:
         splits = {args.packed: storage_split(args.packed).to_dict()}
     else:
@@ -287,7 +294,7 @@ def run_storage(args: argparse.Namespace) -> int:
             args.model,
             args.methods,
             checkpoint=args.checkpoint,
-            untrained=args.untrained,
+            untrained=True,  # bytes do not depend on what the weights are
             native=False,
         ) as subjects:
             splits = {

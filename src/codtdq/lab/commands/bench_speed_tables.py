@@ -212,12 +212,16 @@ def storage_table(name: str, splits: dict[str, dict[str, Any]]) -> Table:
             *(f"{split['overhead']:.3%}" for split in columns),
         ]
     )
+    lines.append(
+        ["the same with sizes alone as metadata", *(f"{s['bare_overhead']:.3%}" for s in columns)]
+    )
     lines.append(["smaller than FP32", *(f"{split['ratio']:.2f}x" for split in columns)])
     return (f"bytes of a packed checkpoint: {name}", ["", *splits], lines)
 
 
 _STORAGE_LABELS = [
     ("packed_weights", "packed weights"),
+    ("row_padding", "padding of odd outputs"),
     ("weight_scales", "weight scales"),
     ("activation_ranges", "fixed activation ranges"),
     ("float_blocks", "float parameters in 8-bit blocks"),
@@ -227,6 +231,7 @@ _STORAGE_LABELS = [
     ("tensor_index", "metadata: index of the tensors"),
     ("description", "metadata: plan and config (JSON)"),
     ("total", "total on disk"),
+    ("shapes", "sizes of the packed weights alone, int32"),
     ("fp32", "the same parameters in FP32"),
 ]
 

@@ -1,5 +1,7 @@
 """Counts and bytes that can be worked out by hand."""
 
+import json
+
 import pytest
 import tiny_model
 import torch
@@ -58,7 +60,9 @@ def test_every_byte_of_the_files_has_a_purpose(tmp_path):
     model = simulate(codtdq.create_model(tiny_model.NAME, pretrained=False), "cod-tdq")
     split = storage_split(codtdq.save(model, tmp_path / "packed"))
     assert split.total == sum(file.stat().st_size for file in (tmp_path / "packed").iterdir())
-    assert split.packed_weights == 32 * 14 + 16  # 27 weights in 14 bytes per row, 32 in 16
+    assert split.packed_weights == 32 * 27 // 2 + 16
+    assert split.row_padding == 32 // 2  # 27 weights take 14 bytes a row
+    assert split.shapes == 4 * (4 + 3 + 4 + 3)
     assert split.weight_scales == 4 * (32 + 1)
     assert split.float_blocks == 32 + 1  # the biases
     assert split.activation_ranges == split.float_tensors == split.buffers == 0
@@ -77,7 +81,8 @@ def test_fixed_ranges_and_tables_are_told_apart(tmp_path):
     assert split.buffers > 0  # relative positions and shift masks
     assert split.total == sum(file.stat().st_size for file in (tmp_path / "swin").iterdir())
     plan = codtdq.plan(codtdq.create_model("cfrn-small"), "cod-tdq").totals()
-    assert split.packed_weights + split.weight_scales == pytest.approx(
+    packed = split.packed_weights + split.row_padding
+    assert packed + split.weight_scales == pytest.approx(
         plan["bits_per_weight"] / 8 * plan["quantized_parameters"]
     )
 
@@ -88,10 +93,33 @@ def test_every_method_has_a_table(method, tmp_path):
     done = simulate(model, method, [torch.randn(2, 3, 32, 32)])
     split = storage_split(codtdq.save(done, tmp_path / "packed"))
     assert split.total == sum(file.stat().st_size for file in (tmp_path / "packed").iterdir())
-    assert split.packed_weights == 32 * 14 + 16  # the same codes, whoever chose them
-    stored = 8 * (split.packed_weights + split.weight_scales) / (32 * 27 + 32)
+    packed = split.packed_weights + split.row_padding
+    assert packed == 32 * 14 + 16  # the same codes, whoever chose them
+    stored = 8 * (packed + split.weight_scales) / (32 * 27 + 32)
     assert stored == pytest.approx(done.quant_record.bits["weight"], abs=1e-3)
     assert split.float_blocks == 0 and split.float_tensors == 4 * (32 + 1)  # biases as they are
+
+
+def test_half_precision_scales_take_half_the_bytes(tmp_path):
+    model = codtdq.create_model(tiny_model.NAME, pretrained=False)
+    split = storage_split(codtdq.save(simulate(model, "cod-tdq-literal"), tmp_path / "packed"))
+    assert split.weight_scales == 2 * (32 + 1)
+    assert split.float_tensors == 4 * (32 + 1)  # biases stay float32
+    assert split.bare_overhead == (2 * 33 + split.shapes) / (32 * 27 // 2 + 16)
+
+
+@pytest.mark.slow
+def test_the_papers_setting_stores_the_papers_bytes(tmp_path):
+    from codtdq.cli.main import main
+
+    out = tmp_path / "storage.json"
+    assert (
+        main(["bench", "storage", "--setting", "paper", "--model", "cfrn", "--out", str(out)]) == 0
+    )
+    split = json.loads(out.read_text())["splits"]["cod-tdq-literal"]
+    found = split["packed_weights"], split["weight_scales"], split["shapes"]
+    assert found == (97_065_266, 326_632, 4_364)
+    assert round(100 * split["bare_overhead"], 3) == 0.341
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):

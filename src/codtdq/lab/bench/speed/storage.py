@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,16 +11,19 @@ from typing import Any
 
 from codtdq.checkpoint import read_header
 from codtdq.checkpoint.files import META, WEIGHTS
+from codtdq.numerics.packing import NIBBLE_BITS
 
 FLOAT_CODES, FLOAT_RANGES = ("floats#codes",), ("floats#low", "floats#step")
+INT32, FIELDS = 4, 3
 
 
 @dataclass(frozen=True)
 class StorageSplit:
     """Bytes by purpose; `total` is the size of both files."""
 
-    packed_weights: int  # codes of low-bit weights
-    weight_scales: int  # one per output channel or weight group, float32
+    packed_weights: int  # codes of low-bit weights, two to a byte up to 4 bits
+    row_padding: int  # half bytes at the end of outputs with an odd number of weights
+    weight_scales: int  # one per output channel or weight group
     activation_ranges: int  # calibrated radii of static settings
     float_blocks: int  # biases, norms, tables: codes of 8-bit blocks
     float_block_ranges: int  # and the range of each block
@@ -28,11 +32,14 @@ class StorageSplit:
     tensor_index: int  # header of the safetensors file
     description: int  # the JSON file: plan, config, hash
     fp32: int  # of the same parameters in float32, for comparison
+    # What the paper calls indexing metadata, without names: an int32 for each size of a packed
+    # weight and three more (rank, bits, group) are the 4,364 bytes that it states of CFRN.
+    shapes: int
 
     @property
     def total(self) -> int:
         """Size of both files."""
-        return sum(value for name, value in asdict(self).items() if name != "fp32")
+        return sum(v for name, v in asdict(self).items() if name not in ("fp32", "shapes"))
 
     @property
     def scales(self) -> int:
@@ -49,6 +56,11 @@ class StorageSplit:
         """Weight scales and metadata, as a share of the packed weights."""
         return (self.weight_scales + self.metadata) / max(self.packed_weights, 1)
 
+    @property
+    def bare_overhead(self) -> float:
+        """Weight scales and shapes, as a share of the packed weights: the paper's 0.341 %."""
+        return (self.weight_scales + self.shapes) / max(self.packed_weights, 1)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready form."""
         return {
@@ -57,6 +69,7 @@ class StorageSplit:
             "scales": self.scales,
             "metadata": self.metadata,
             "overhead": self.overhead,
+            "bare_overhead": self.bare_overhead,
             "ratio": self.fp32 / self.total,
         }
 
@@ -70,6 +83,7 @@ def storage_split(directory: str | Path) -> StorageSplit:
     split = dict.fromkeys(
         (
             "packed_weights",
+            "row_padding",
             "weight_scales",
             "activation_ranges",
             "float_blocks",
@@ -81,12 +95,28 @@ def storage_split(directory: str | Path) -> StorageSplit:
     )
     for name, (size, floating) in sizes.items():
         split[_purpose(name, floating)] += size
+    split["row_padding"] = _row_padding(header["operators"])
+    split["packed_weights"] -= split["row_padding"]
     return StorageSplit(
         **split,
         tensor_index=index,
         description=(directory / META).stat().st_size,
         fp32=4 * int(plan["parameters"]),
+        shapes=sum(
+            INT32 * (len(site["shape"]) + FIELDS) for site in plan["sites"] if "weight" in site
+        ),
     )
+
+
+def _row_padding(operators: dict[str, Any]) -> int:
+    """Half bytes, in whole bytes, that rows of an odd number of 4-bit codes leave empty."""
+    half_bytes = 0
+    for parts in operators.values():
+        weight = parts.get("weight") or {}
+        shape, bits = weight.get("shape"), weight.get("bits")
+        if shape and bits is not None and bits <= NIBBLE_BITS:
+            half_bytes += shape[0] * (math.prod(shape[1:]) % 2)
+    return half_bytes // 2
 
 
 def _purpose(name: str, floating: bool) -> str:
