@@ -52,6 +52,11 @@ def group_rows(weight: Tensor, group: int | None) -> Tensor:
     return rows.reshape(-1, group)
 
 
+def from_group_rows(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `group_rows`: rows [O, K] or [O G, group] in the shape of the weight."""
+    return rows.reshape(shape[0], -1)[:, : math.prod(shape[1:])].reshape(shape)
+
+
 class UniformWeight(WeightScheme):
     """Integer codes on uniform grids: per output channel, per group, or one for the whole tensor.
 
@@ -140,8 +145,7 @@ class UniformWeight(WeightScheme):
     def dequantize(self) -> Tensor:
         """Step * (code - zero)."""
         zero = self.zero.float() if self.zero.numel() else torch.zeros_like(self.step)
-        values = decode_shifted(self.codes(), self.step, zero).reshape(self.shape[0], -1)
-        return values[:, : math.prod(self.shape[1:])].reshape(self.shape)
+        return from_group_rows(decode_shifted(self.codes(), self.step, zero), self.shape)
 
     def settings(self) -> dict[str, Any]:
         """Shape, width, symmetry and group."""

@@ -19,11 +19,12 @@ from codtdq.methods.collect import collect_inputs, observe
 from codtdq.methods.folding import fold_into_norm, foldable, norm_groups
 from codtdq.methods.ranges import quantile_rows
 from codtdq.methods.rivals.receptive_fields import fields_at, sample_positions
+from codtdq.methods.rivals.scale_search import ColumnGroup, all_tie, column_groups
 from codtdq.methods.workbench import Workbench, count_images
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, nearest
 from codtdq.planning.plan import Site
 from codtdq.schemes.inputs import StaticUniform
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, from_group_rows, group_rows
 
 SCALES, ZEROS = 8, 16  # candidates: 128 grids
 INNER = (0.1, 0.9)  # quantiles whose distance is the narrowest candidate range
@@ -129,14 +130,23 @@ def percentile_candidates(rows: Tensor, bits: int) -> Grid:
     return step, nearest(-low / step).clamp(0, 2**bits - 1)
 
 
-def best_candidate(grids: Grid, error: Callable[[Tensor, Tensor], Tensor]) -> Grid:
-    """(step, zero), each [G, 1], with the least `error(step, zero)` -> [G], row by row."""
+def best_candidate(
+    grids: Grid, error: Callable[[Tensor, Tensor], Tensor], present: Grid | None = None
+) -> Grid:
+    """(step, zero), each [G, 1], with the least `error(step, zero)` -> [G], row by row.
+
+    present: [G, 1] the grids that stay where all candidates have the same error.
+    """
     step, zero = grids
     errors = torch.stack(
         [error(step[:, p : p + 1], zero[:, p : p + 1]) for p in range(step.shape[1])], 1
     )
     pick = errors.argmin(1, keepdim=True)
-    return step.gather(1, pick), zero.gather(1, pick)
+    chosen = step.gather(1, pick), zero.gather(1, pick)
+    if present is None:
+        return chosen
+    tie = all_tie(errors, 1).unsqueeze(1)
+    return torch.where(tie, present[0], chosen[0]), torch.where(tie, present[1], chosen[1])
 
 
 def tensor_search(rows: Tensor, bits: int, grids: Grid | None = None) -> Grid:
@@ -158,9 +168,10 @@ def search_site(
     float_weight = site.float_weight.float()
     w = float_weight.flatten(1).unflatten(0, (len(x), -1))  # [G, O, K]
     y = x @ w.transpose(1, 2)
+    group = site.weight_group
     sides: list[_Side] = []
     if site.weight_bits is not None:
-        sides.append(_WeightSide(w, site.weight_bits, site.role == "first"))
+        sides.append(_WeightSide(w, site.weight_bits, site.role == "first", group))
     if site.act_bits is not None:
         sides.append(_InputSide(x, site.act_bits, windows.low, windows.high))
     x_hat, w_hat = x, w
@@ -179,7 +190,9 @@ def search_site(
         if isinstance(side, _InputSide):
             inputs = StaticUniform(side.bits, step=side.step, zero=side.zero)
         else:
-            weight = UniformWeight.quantize(float_weight, side.bits, step=side.step, zero=side.zero)
+            weight = UniformWeight.quantize(
+                float_weight, side.bits, step=side.step, zero=side.zero, group=group
+            )
     return inputs, weight
 
 
@@ -204,27 +217,50 @@ class _Side:
 
 
 class _WeightSide(_Side):
-    """w [G, O, K]: one grid per output channel."""
+    """w [G, O, K]: one grid per output channel, or per group of its values (`group_rows`)."""
 
-    def __init__(self, w: Tensor, bits: int, first: bool) -> None:
-        rows = w.flatten(0, 1)
+    def __init__(self, w: Tensor, bits: int, first: bool, group: int | None) -> None:
+        self.group = group
+        rows = group_rows(w.flatten(0, 1), group)
         grids = percentile_candidates(rows, bits) if first else candidate_grids(rows, bits)
         super().__init__(w, bits, grids, rows)
 
     def on_grid(self, step: Tensor, zero: Tensor) -> Tensor:
-        shape = (*self.values.shape[:2], 1)
-        limits = code_limits(self.bits, False)
-        return fake_shifted(self.values, step.view(shape), zero.view(shape), *limits)
+        if self.group is None:
+            return self._columns_on_grid(slice(None), step, zero)
+        rows = group_rows(self.values.flatten(0, 1), self.group)
+        rows = fake_shifted(rows, step, zero, *code_limits(self.bits, False))
+        return from_group_rows(rows, self.values.flatten(0, 1).shape).view_as(self.values)
 
     def quantized(self, x_hat: Tensor, w_hat: Tensor) -> tuple[Tensor, Tensor]:
         return x_hat, self.on_grid(self.step, self.zero)
 
     def search(self, x_hat: Tensor, w_hat: Tensor, y: Tensor) -> None:
-        def error(step: Tensor, zero: Tensor) -> Tensor:
-            miss = x_hat @ self.on_grid(step, zero).transpose(1, 2) - y  # [G, R, O]
-            return miss.square_().sum(1).flatten()
+        outputs = self.values.flatten(0, 1).shape[0]
+        steps, zeros = (grid.view(outputs, -1, grid.shape[1]) for grid in self.grids)
+        step, zero = (grid.view(outputs, -1).clone() for grid in (self.step, self.zero))
+        now = self.on_grid(self.step, self.zero).flatten(0, 1)  # [G O, K]
+        for part in column_groups(x_hat, now, y, self.group):
+            at, columns = part.index, part.columns
 
-        self.step, self.zero = best_candidate(self.grids, error)
+            def error(step: Tensor, zero: Tensor, part: ColumnGroup = part) -> Tensor:
+                values = self._columns_on_grid(part.columns, step, zero)
+                miss = part.x_hat @ values.transpose(1, 2) - part.target  # [G, R, O]
+                return miss.square_().sum(1).flatten()
+
+            present = None if self.group is None else (step[:, at, None], zero[:, at, None])
+            chosen = best_candidate((steps[:, at], zeros[:, at]), error, present)
+            step[:, at], zero[:, at] = chosen[0][:, 0], chosen[1][:, 0]
+            if self.group is not None:
+                now[:, columns] = self._columns_on_grid(columns, *chosen).flatten(0, 1)
+        self.step, self.zero = step.view(-1, 1), zero.view(-1, 1)
+
+    def _columns_on_grid(self, columns: slice, step: Tensor, zero: Tensor) -> Tensor:
+        """Some columns of all outputs on grids [G O, 1]."""
+        shape = (*self.values.shape[:2], 1)
+        limits = code_limits(self.bits, False)
+        values = self.values[..., columns]
+        return fake_shifted(values, step.reshape(shape), zero.reshape(shape), *limits)
 
 
 class _InputSide(_Side):
