@@ -55,6 +55,11 @@ class AhcptqConfig(QuantConfig):
     groups: int = GROUPS  # of channels, in the end
     search_images: int = 16  # for rho and gamma
 
+    @property
+    def range_per(self) -> str:
+        """Clusters behind norms."""
+        return "tensor or cluster of channels (their number: groups)"
+
 
 @register_method(
     "ahcptq",
