@@ -42,9 +42,12 @@ class FloatWeight(WeightScheme):
 
 
 def group_rows(weight: Tensor, group: int | None) -> Tensor:
-    """Rows that share a grid: [O, K], or [O G, group], the last value repeated in a short group."""
+    """Rows that share a grid: [O, K], or [O G, group], the last value repeated in a short group.
+
+    A group that is longer than an output (a depthwise kernel) is the output.
+    """
     rows = weight.detach().float().flatten(1)
-    if group is None:
+    if group is None or group >= rows.shape[1]:
         return rows
     short = -rows.shape[1] % group
     if short:
@@ -139,7 +142,8 @@ class UniformWeight(WeightScheme):
     def codes(self) -> Tensor:
         """Codes [R, K] as float32."""
         low, _ = code_limits(self.code_bits, self.symmetric)
-        columns = math.prod(self.shape[1:]) if self.group is None else self.group
+        length = math.prod(self.shape[1:])
+        columns = length if self.group is None else min(self.group, length)
         return unpack_unsigned(self.packed, columns, self.code_bits).reshape(-1, columns) + low
 
     def dequantize(self) -> Tensor:
@@ -165,6 +169,6 @@ def pack_unsigned(codes: Tensor, bits: int) -> Tensor:
 def unpack_unsigned(packed: Tensor, columns: int, bits: int) -> Tensor:
     """Inverse of `pack_unsigned`, as float32 [O, K]."""
     if bits > NIBBLE_BITS:
-        return packed.float()
+        return packed[:, :columns].float()
     pairs = torch.stack([packed & 15, packed >> 4], dim=-1)
     return pairs.flatten(1)[:, :columns].float()
