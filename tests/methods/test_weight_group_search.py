@@ -7,7 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from codtdq.methods.rivals.arcquant import residual_channels
-from codtdq.methods.rivals.fima_init import best_candidate, collect_windows, search_site
+from codtdq.methods.rivals.fima_init import (
+    best_or_present,
+    collect_windows,
+    group_errors,
+    search_site,
+)
 from codtdq.methods.rivals.fima_q import FimaQConfig
 from codtdq.methods.rivals.fisher import MSE, sample_operators
 from codtdq.methods.rivals.fp4_operators import BlockInteger, Fp4Input, Fp4Weight
@@ -18,6 +23,7 @@ from codtdq.methods.rivals.ptq4vit import PTQ4ViTConfig, ScaleSearch
 from codtdq.methods.rivals.sam_grids import searched_weight
 from codtdq.methods.rivals.scale_search import column_groups
 from codtdq.methods.workbench import Workbench
+from codtdq.numerics.affine import fake_shifted
 from codtdq.numerics.nvfp4 import fake_nvfp4, tensor_scale
 from codtdq.schemes.weights import UniformWeight, from_group_rows, group_rows
 from small_nets import images, small_net
@@ -115,11 +121,27 @@ def test_fima_searches_group_after_group(name):
     assert losses[1] < losses[0]
 
 
+def test_fima_weighs_the_candidates_of_a_group_by_the_output():
+    """The quadratic form against products for every position, but for a constant per output."""
+    x, w, y = seeded(2, 9, 10), seeded(6, 10, seed=1), seeded(2, 9, 3, seed=2)
+    grids = seeded(6, 5, seed=3).abs() / 5 + 0.05, torch.arange(5.0).expand(6, 5) + 5
+    part = list(column_groups(x, w.clone(), y, 4))[1]
+    values = w.view(2, 3, 10)[..., part.columns]
+    found = group_errors(part, values, grids, 4)
+    expected = []
+    for p in range(5):
+        step, zero = (g[:, p].view(2, 3, 1) for g in grids)
+        w_hat = fake_shifted(values, step, zero, 0, 15)
+        miss = part.x_hat @ w_hat.transpose(1, 2) - part.target
+        expected.append(miss.square().sum(1).flatten())
+    constant = part.target.square().sum(1).flatten()[:, None]
+    assert torch.allclose(found + constant, torch.stack(expected, 1), rtol=1e-4, atol=1e-4)
+
+
 def test_fima_keeps_a_grid_where_no_candidate_is_better():
     grids = torch.tensor([[1.0, 2.0], [1.0, 2.0]]), torch.zeros(2, 2)
     present = torch.full((2, 1), 7.0), torch.full((2, 1), 3.0)
-    slopes = torch.tensor([[0.0], [-1.0]])
-    step, zero = best_candidate(grids, lambda step, zero: (slopes * step)[:, 0], present)
+    step, zero = best_or_present(grids, torch.tensor([[0.5, 0.5], [0.5, 0.1]]), present)
     assert step.tolist() == [[7.0], [2.0]] and zero.tolist() == [[3.0], [0.0]]
 
 
