@@ -1,7 +1,10 @@
 """One way from model to mask: what holds for every method, whatever its schemes are."""
 
 import copy
+import dataclasses
 import json
+import math
+import re
 
 import numpy as np
 import pytest
@@ -14,9 +17,11 @@ from codtdq.evaluation import layer_losses
 from codtdq.evaluation.batching import batch_size_for
 from codtdq.methods import list_methods, quantize_model
 from codtdq.methods.registry import config_for, config_from, find_method
+from codtdq.methods.rivals.block_learning import BUDGETS
 from codtdq.operators import quant_operators
 from codtdq.operators.record import record_of
 from codtdq.planning import CodTdqConfig, QuantConfig
+from codtdq.planning.planner import WITH_ACT_GROUPS
 from small_nets import images, simulate, small_net
 
 QUICK = {"fima-q": "fima-q-init", "ptq4sam": "ptq4sam-s", "pq-sam": "pq-sam-init"}
@@ -151,8 +156,6 @@ FOUR = [
 @pytest.mark.parametrize("name", FOUR)
 def test_rules_decide_for_every_method(name, rule):
     changes, operator, (weight, act) = RULES[rule]
-    if name == "arcquant" or name == "nvfp4":
-        pass  # a format of 4 bits; other widths fall back to integers
     done = quantized(name, **changes)
     found = quant_operators(done).get(operator)
     site = record_of(done).plan.site(operator)
@@ -171,32 +174,83 @@ def test_rules_decide_for_every_method(name, rule):
         assert torch.isfinite(done(images(1))).all()
 
 
-@pytest.mark.parametrize("name", FOUR)
-def test_group_sizes_of_weights_are_taken_or_refused(name):
-    changes = {"weight_group_rules": {"mix": 16}}
-    if not find_method(name).config.weight_groups:
-        with pytest.raises(ConfigError, match=r"has no weight groups.*weight_group_rules"):
-            quantized(name, **changes)
-        return
-    scheme = quant_operators(quantized(name, **changes))["mix"].weight_scheme
-    assert 16 in (scheme.settings().get("group"), scheme.settings().get("group_size"))
-    scales = scheme.scale if hasattr(scheme, "scale") else getattr(scheme, "step", None)
-    scales = scheme.scales if scales is None else scales
-    assert scales.numel() == 48 * 9  # [48, 48, 3] in groups of 16, tap by tap or in a row
+# the plain field, a rule and an override, from weakest to strongest; by operator what they come to
+GROUPS = {
+    "weight_group_size": 16,
+    "weight_group_rules": {"mlp.*": 12},
+    "layer_overrides": {"mix": {"weight_group_size": 8}},
+}
+GROUP_OF = {"attn.qkv": 16, "attn.proj": 16, "mlp.fc1": 12, "mlp.fc2": 12, "mix": 8}
+# they choose scales by the error of the output, not of the weight
+BY_OUTPUT = ("ptq4vit", "noisyquant-ptq4vit", "fima-q", "cod-tdq-plus")
+
+
+@pytest.fixture(scope="module")
+def few_steps():
+    """Reconstruction that is over soon: what is asked here does not depend on how well it goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BUDGETS, "fast", dataclasses.replace(BUDGETS["fast"], steps=2))
+        yield {"steps": 2, "fast_steps": 2}
+
+
+def scales_of(scheme):
+    found = [getattr(scheme, name, None) for name in ("scale", "step", "scales")]
+    return next(scales for scales in found if scales is not None)
+
+
+@pytest.mark.parametrize("name", [name for name in list_methods() if name != "fp32"])
+def test_group_sizes_of_weights_work_for_every_method(name, few_steps, tmp_path):
+    known = config_for(name).field_names()
+    quick = {key: value for key, value in few_steps.items() if key in known}
+    finer = quantized(name, **GROUPS, **quick)
+    operators = quant_operators(finer)
+    for operator, group in GROUP_OF.items():
+        scheme = operators[operator].weight_scheme
+        settings = scheme.settings()
+        assert settings.get("group", settings.get("group_size")) == group
+        assert scales_of(scheme).numel() == math.prod(scheme.shape) / group
+        assert record_of(finer).plan.site(operator).weight.group_size == group
+    if not name.startswith(BY_OUTPUT):
+        plain = quantized(name, weight_group_size=None, **quick)
+        floats = quantized(name, weight_bits=None, **quick)  # rescaled, where a method does that
+        exact = floats.get_submodule("mix").weight
+        errors = [
+            (quant_operators(model)["mix"].weight - exact).square().sum()
+            for model in (plain, finer)
+        ]
+        assert errors[1] < errors[0]
+    again = codtdq.load(codtdq.save(finer, tmp_path / "net"), model=small_net(seed=9))
+    codtdq.use_backend(again, "reference")
+    with torch.no_grad():
+        assert torch.equal(again(images(2)), finer(images(2)))
 
 
 @pytest.mark.parametrize("name", FOUR)
 def test_group_sizes_of_activations_are_taken_or_refused(name):
-    changes = {"act_group_rules": {"mlp.*": 8}}
-    if not find_method(name).config.act_groups:
-        with pytest.raises(ConfigError, match=r"has no activation groups.*act_group_rules"):
-            quantized(name, **changes)
-        return
-    plain, finer = quantized(name), quantized(name, **changes)
-    site, other = (record_of(m).plan.site("mlp.fc1") for m in (plain, finer))
-    assert other.activation.group_size == 8
-    if site.activation.mode == "per_token_group" or name == "cod-tdq-plus":
-        assert other.effective_act_bits > site.effective_act_bits
+    config = find_method(name).config
+    for changes in (
+        {"act_group_size": 8},
+        {"act_group_rules": {"mlp.*": 8}},
+        {"layer_overrides": {"mlp.fc1": {"act_group_size": 8}}},
+    ):
+        if not config.act_groups:
+            refusal = rf"{name} has one activation range per {re.escape(config.range_per)}: .*act_g"
+            with pytest.raises(ConfigError, match=refusal):
+                quantized(name, **changes)
+            continue
+        plain, finer = quantized(name), quantized(name, **changes)
+        site, other = (record_of(m).plan.site("mlp.fc1") for m in (plain, finer))
+        assert other.activation.group_size == 8
+        if site.activation.mode == "per_token_group" or not isinstance(config, CodTdqConfig):
+            assert other.effective_act_bits > site.effective_act_bits
+
+
+def test_the_refusal_names_every_method_with_groups_of_channels():
+    for name in METHODS:
+        config = find_method(name).config
+        grouped = config.act_groups and not isinstance(config, CodTdqConfig)
+        assert grouped == any(name in (m, "quartz-rounded") for m in WITH_ACT_GROUPS[1:])
+    assert WITH_ACT_GROUPS[0] == "cod-tdq"
 
 
 @pytest.mark.parametrize("name", ["cod-tdq", "cod-tdq-plus", "repq-vit", "ptq4vit-mse"])

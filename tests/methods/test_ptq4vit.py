@@ -100,6 +100,11 @@ def test_labels_and_positions_are_the_same_in_every_run() -> None:
         assert torch.equal(first[name].fields.values, second[name].fields.values)
 
 
+def first_errors(search: ScaleSearch) -> Tensor:
+    """[n, S] of the scales of whole outputs."""
+    return search.errors_of_weight(next(search.parts()))
+
+
 def test_outputs_without_gradient_do_not_take_the_smallest_scale() -> None:
     bench = bench_of(small_net(), images(2))
     sample = sample_operators(bench, metric=FISHER, images=2, positions=ALL)["depthwise"]
@@ -109,7 +114,7 @@ def test_outputs_without_gradient_do_not_take_the_smallest_scale() -> None:
         ScaleSearch(bench.site("depthwise"), dataclasses.replace(sample, gradients=g), bench.config)
         for g in (sample.gradients, silent, torch.ones_like(silent))
     ]
-    whole, without, even = (search.errors_of_weight().argmin(0) for search in searches)
+    whole, without, even = (first_errors(search).argmin(0) for search in searches)
     assert without[3] == even[3] > 0  # by plain squared error
     others = torch.arange(48) != 3
     assert torch.equal(without[others], whole[others])
@@ -203,7 +208,7 @@ def test_search_equals_running_every_candidate(name: str) -> None:
     by_weight, by_input = brute_force(site, search, seen["x"], g.reshape(shape))
     scales = len(search.weight_start)
     by_weight = by_weight.reshape(len(by_weight), scales, -1).sum(2)
-    assert torch.allclose(search.errors_of_weight(), by_weight, rtol=1e-3, atol=1e-5)
+    assert torch.allclose(first_errors(search), by_weight, rtol=1e-3, atol=1e-5)
     assert torch.allclose(search.errors_of_input(), by_input, rtol=1e-3, atol=1e-5)
     expected = search.factors()[by_weight.argmin(0)] * search.weight_start
     search.config = dataclasses.replace(search.config, rounds=1)
@@ -230,7 +235,7 @@ def test_importance_follows_the_sampled_positions() -> None:
     handle.remove()
     search = ScaleSearch(site, samples["depthwise"], bench.config)
     by_weight, _ = brute_force(site, search, kept["x"], kept["y"].grad)
-    assert torch.allclose(search.errors_of_weight(), by_weight, rtol=1e-3, atol=1e-7)
+    assert torch.allclose(first_errors(search), by_weight, rtol=1e-3, atol=1e-7)
 
 
 def test_weight_scales_of_each_granularity() -> None:

@@ -1,12 +1,12 @@
-"""NVFP4: 4-bit floats in blocks of 16 that share an 8-bit float scale.
+"""NVFP4: 4-bit floats in blocks that share an 8-bit float scale; the format's blocks have 16.
 
 A value is E2M1 (sign, 2 exponent bits, 1 mantissa bit: 0, 0.5, 1, 1.5, 2, 3, 4, 6), the scale of a
 block E4M3 (largest 448), and one float32 scale t = absmax / (448 * 6) brings a tensor into the
 range of both. x_hat = t * scale * value with scale = E4M3(absmax_block / (6 t)). All roundings go
 to the nearest, ties to the even mantissa, and saturate.
 
-Blocks are counted from the end of the last dimension: where its length is no multiple of 16 the
-first block is the short one, so that the last 16 * n values always are n whole blocks.
+Blocks are counted from the end of the last dimension: where its length is no multiple of the block
+the first one is short, so that the last n blocks of values always are whole.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def tensor_scale(absmax: Tensor) -> Tensor:
     return absmax.float() / (LARGEST_E4M3 * LARGEST_E2M1)
 
 
-def block_count(length: int) -> int:
+def block_count(length: int, block: int = BLOCK) -> int:
     """Blocks of a row, the short first one included."""
-    return -(-length // BLOCK)
+    return -(-length // block)
 
 
-def to_blocks(x: Tensor) -> Tensor:
-    """[..., L] -> [..., blocks, 16], zeros in front of a short first block."""
-    short = -x.shape[-1] % BLOCK
+def to_blocks(x: Tensor, block: int = BLOCK) -> Tensor:
+    """[..., L] -> [..., blocks, block], zeros in front of a short first block."""
+    short = -x.shape[-1] % block
     padded = F.pad(x, (short, 0)) if short else x
-    return padded.unflatten(-1, (-1, BLOCK))
+    return padded.unflatten(-1, (-1, block))
 
 
 def from_blocks(blocks: Tensor, length: int) -> Tensor:
@@ -73,12 +73,12 @@ def from_blocks(blocks: Tensor, length: int) -> Tensor:
     return flat[..., flat.shape[-1] - length :]
 
 
-def quantize_nvfp4(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_nvfp4(x: Tensor, t: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
     """E2M1 values [..., L] and E4M3 block scales [..., blocks] of x [..., L].
 
     t: tensor scale, broadcast against x [..., 1]. A block whose scale underflows is zero.
     """
-    blocks = to_blocks(x)
+    blocks = to_blocks(x, block)
     safe = torch.where(t > 0, t, torch.ones_like(t))
     scales = to_e4m3(blocks.abs().amax(-1) / (LARGEST_E2M1 * safe))
     unit = (scales.float() * t).unsqueeze(-1)
@@ -86,13 +86,13 @@ def quantize_nvfp4(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return from_blocks(values, x.shape[-1]), scales
 
 
-def dequantize_nvfp4(values: Tensor, scales: Tensor, t: Tensor) -> Tensor:
+def dequantize_nvfp4(values: Tensor, scales: Tensor, t: Tensor, block: int = BLOCK) -> Tensor:
     """x_hat [..., L] of E2M1 values [..., L], block scales [..., blocks] and the tensor scale."""
     unit = (scales.float() * t).unsqueeze(-1)
-    return from_blocks(to_blocks(values) * unit, values.shape[-1])
+    return from_blocks(to_blocks(values, block) * unit, values.shape[-1])
 
 
-def fake_nvfp4(x: Tensor, t: Tensor) -> Tensor:
+def fake_nvfp4(x: Tensor, t: Tensor, block: int = BLOCK) -> Tensor:
     """Quantize and dequantize x [..., L] with the tensor scale t (broadcast against [..., 1])."""
-    values, scales = quantize_nvfp4(x, t)
-    return dequantize_nvfp4(values, scales, t)
+    values, scales = quantize_nvfp4(x, t, block)
+    return dequantize_nvfp4(values, scales, t, block)

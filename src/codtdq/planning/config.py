@@ -85,8 +85,8 @@ class QuantConfig:
         "act_group_size",
     )
 
-    # whether a size of groups can be asked for; the planner refuses it of a method without groups
-    weight_groups: ClassVar[bool] = True
+    # whether groups of channels of a token have ranges of their own; the planner refuses a size of
+    # such groups of a method that has other ranges (`range_per`)
     act_groups: ClassVar[bool] = False
     # whether formats follow from the config alone; else a method chooses them on the way
     plans_formats: ClassVar[bool] = False
@@ -160,6 +160,11 @@ class QuantConfig:
         """Bits of an activation; an image keeps its own 8."""
         eight = role == "first" and self.first_layer in ("a8", "w8a8")
         return 8 if eight and self.act_bits is not None else self.act_bits
+
+    @property
+    def range_per(self) -> str:
+        """What has an activation range of its own, of a method without `act_groups`."""
+        return "tensor"
 
     @property
     def needs_calibration(self) -> bool:

@@ -74,6 +74,12 @@ class Site:
         return None if self.weight is None else self.weight.group_size
 
     @property
+    def act_group(self) -> int:
+        """Channels of a token that share a range, for methods whose inputs have such groups."""
+        assert self.activation is not None
+        return self.activation.group_size
+
+    @property
     def channels(self) -> int:
         """Channels of its input."""
         return self.inputs

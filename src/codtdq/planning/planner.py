@@ -14,6 +14,9 @@ from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import KEPT_FLOAT, QuantPlan, Site
 from codtdq.planning.roles import matrices, operators
 
+# what the refusal of activation groups recommends
+WITH_ACT_GROUPS = ("cod-tdq", "cod-tdq-plus", "nvfp4", "arcquant", "quartz")
+
 
 def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
     """Resolve `config` for `model`. Nothing is changed."""
@@ -130,22 +133,20 @@ def _check_patterns(config: QuantConfig, names: list[str]) -> None:
 
 
 def _check_groups(config: QuantConfig) -> None:
-    """Refuse a group size of a method that has no such groups, rather than ignore it."""
+    """Refuse a size of activation groups of a method that has none, rather than ignore it."""
+    if config.act_groups:
+        return
     overridden = {key for _, fields in config.layer_overrides for key, _ in fields}
     asked = {
-        "weight_group_size": config.weight_groups or config.weight_group_size is None,
-        "weight_group_rules": config.weight_groups or not config.weight_group_rules,
-        "layer_overrides.weight_group_size": config.weight_groups
-        or "weight_group_size" not in overridden,
-        "act_group_rules": config.act_groups or not config.act_group_rules,
-        "layer_overrides.act_group_size": config.act_groups or "act_group_size" not in overridden,
+        "act_group_size": config.act_group_size != type(config).act_group_size,
+        "act_group_rules": bool(config.act_group_rules),
+        "layer_overrides.act_group_size": "act_group_size" in overridden,
     }
-    for field, fine in asked.items():
-        if not fine:
-            side = "weight" if "weight" in field else "activation"
+    for field, found in asked.items():
+        if found:
             raise ConfigError(
-                f"{config.name} has no {side} groups, so {field} does not apply; methods that have "
-                "some: the paper's (cod-tdq) and cod-tdq-plus"
+                f"{config.name} has one activation range per {config.range_per}: {field} does not "
+                f"apply; methods with groups of channels: {', '.join(WITH_ACT_GROUPS)}"
             )
 
 

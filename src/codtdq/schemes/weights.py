@@ -42,14 +42,22 @@ class FloatWeight(WeightScheme):
 
 
 def group_rows(weight: Tensor, group: int | None) -> Tensor:
-    """Rows that share a grid: [O, K], or [O G, group], the last value repeated in a short group."""
+    """Rows that share a grid: [O, K], or [O G, group], the last value repeated in a short group.
+
+    A group that is longer than an output (a depthwise kernel) is the output.
+    """
     rows = weight.detach().float().flatten(1)
-    if group is None:
+    if group is None or group >= rows.shape[1]:
         return rows
     short = -rows.shape[1] % group
     if short:
         rows = torch.cat([rows, rows[:, -1:].expand(-1, short)], 1)
     return rows.reshape(-1, group)
+
+
+def from_group_rows(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `group_rows`: rows [O, K] or [O G, group] in the shape of the weight."""
+    return rows.reshape(shape[0], -1)[:, : math.prod(shape[1:])].reshape(shape)
 
 
 class UniformWeight(WeightScheme):
@@ -134,14 +142,14 @@ class UniformWeight(WeightScheme):
     def codes(self) -> Tensor:
         """Codes [R, K] as float32."""
         low, _ = code_limits(self.code_bits, self.symmetric)
-        columns = math.prod(self.shape[1:]) if self.group is None else self.group
+        length = math.prod(self.shape[1:])
+        columns = length if self.group is None else min(self.group, length)
         return unpack_unsigned(self.packed, columns, self.code_bits).reshape(-1, columns) + low
 
     def dequantize(self) -> Tensor:
         """Step * (code - zero)."""
         zero = self.zero.float() if self.zero.numel() else torch.zeros_like(self.step)
-        values = decode_shifted(self.codes(), self.step, zero).reshape(self.shape[0], -1)
-        return values[:, : math.prod(self.shape[1:])].reshape(self.shape)
+        return from_group_rows(decode_shifted(self.codes(), self.step, zero), self.shape)
 
     def settings(self) -> dict[str, Any]:
         """Shape, width, symmetry and group."""
@@ -161,6 +169,6 @@ def pack_unsigned(codes: Tensor, bits: int) -> Tensor:
 def unpack_unsigned(packed: Tensor, columns: int, bits: int) -> Tensor:
     """Inverse of `pack_unsigned`, as float32 [O, K]."""
     if bits > NIBBLE_BITS:
-        return packed.float()
+        return packed[:, :columns].float()
     pairs = torch.stack([packed & 15, packed >> 4], dim=-1)
     return pairs.flatten(1)[:, :columns].float()

@@ -25,7 +25,6 @@ Deviations from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -53,10 +52,13 @@ GAMMA = (0.125, 0.25, 0.5)
 class AhcptqConfig(QuantConfig):
     """Settings of AHCPTQ."""
 
-    weight_groups: ClassVar[bool] = False  # reconstruction rounds whole outputs
-
     groups: int = GROUPS  # of channels, in the end
     search_images: int = 16  # for rho and gamma
+
+    @property
+    def range_per(self) -> str:
+        """Clusters behind norms."""
+        return "tensor or cluster of channels (their number: groups)"
 
 
 @register_method(

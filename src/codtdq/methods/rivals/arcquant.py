@@ -14,10 +14,12 @@ Deviations: S is rounded to 16 channels, not 64, and is at most C/2 (vision laye
 that it is 0 below 32 channels. Magnitudes are used throughout where the code takes signed maxima.
 The float32 tensor scale belongs to one image, not to a batch, and covers Q(X) and Q(R).
 Convolutions: the channels of a pixel are a token, weights have their blocks along the channels of
-each tap. A grouped convolution keeps the weight's own channel order, and its residual is a second
+each tap. Group sizes that are set replace the blocks of 16 of their side (S then is in whole blocks
+of activations); where the weight's blocks are others, Q(W_o) still are the columns of Q(W). A
+grouped convolution keeps the weight's own channel order, and its residual is a second
 convolution with the same kernel. Scope: every Linear and Conv. FP4 has one width: at other widths
-activations are symmetric integers in blocks of 16 with a float32 scale and no residual, weights
-symmetric integers per output channel; the operator that reads the image has the static 8-bit grid
+activations are symmetric integers in blocks with a float32 scale and no residual, weights symmetric
+integers per output channel or group; the operator that reads the image has the static 8-bit grid
 per tensor.
 
 `nvfp4`: the same without order and residual (round to nearest).
@@ -49,7 +51,9 @@ IMAGE_RANGE_IMAGES = 16  # calibration images of plain NVFP4: only the image's o
 class Nvfp4Config(QuantConfig):
     """Settings of the plain format."""
 
-    weight_groups: ClassVar[bool] = False  # blocks of 16 are the format
+    act_group_size: int = BLOCK  # channels of a token that share a scale
+
+    act_groups: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +87,11 @@ def arcquant(bench: Workbench) -> None:
         inputs: InputScheme | None = None
         if site.act_bits == CODE_BITS:
             order = channel_order(stats[site.name].absmax)
-            residual = residual_channels(stats[site.name].rows, config.threshold, config.max_share)
+            residual = residual_channels(
+                stats[site.name].rows, config.threshold, config.max_share, site.act_group
+            )
             shares[site.name] = round(residual / site.channels, 4)
-            inputs = Fp4Input(residual, order=order)
+            inputs = Fp4Input(residual, site.act_group, order=order)
         elif site.act_bits is not None:
             inputs = _integer_input(site, site.act_bits, stats)
         bench.install(site, inputs=inputs, weight=_weight(site, order))
@@ -112,7 +118,7 @@ def nvfp4(bench: Workbench) -> None:
     for site in bench.sites:
         inputs: InputScheme | None = None
         if site.act_bits == CODE_BITS:
-            inputs = Fp4Input()
+            inputs = Fp4Input(block=site.act_group)
         elif site.act_bits is not None:
             inputs = _integer_input(site, site.act_bits, stats)
         bench.install(site, inputs=inputs, weight=_weight(site, None))
@@ -123,13 +129,13 @@ def channel_order(absmax: Tensor) -> Tensor:
     return torch.argsort(absmax, stable=True)
 
 
-def residual_channels(rows: Tensor, threshold: float, max_share: float) -> int:
+def residual_channels(rows: Tensor, threshold: float, max_share: float, block: int = BLOCK) -> int:
     """S of token rows [R, C]: the share of entries above threshold * max|row|, in whole blocks."""
     channels = rows.shape[1]
     size = rows.abs()
     share = float((size > threshold * size.amax(1, keepdim=True)).float().mean())
-    wanted = -int(-channels * share // BLOCK) * BLOCK
-    return min(wanted, int(channels * max_share) // BLOCK * BLOCK)
+    wanted = -int(-channels * share // block) * block
+    return min(wanted, int(channels * max_share) // block * block)
 
 
 def _is_static(site: Site) -> bool:
@@ -138,7 +144,7 @@ def _is_static(site: Site) -> bool:
 
 def _integer_input(site: Site, bits: int, stats: dict[str, InputStats]) -> InputScheme:
     if not _is_static(site):
-        return BlockInteger(bits)
+        return BlockInteger(bits, site.act_group)
     seen = stats[site.name]
     return StaticUniform.spanning(seen.low.amin(), seen.high.amax(), bits)
 
@@ -147,6 +153,8 @@ def _weight(site: Site, order: Tensor | None) -> WeightScheme | None:
     if site.weight_bits is None:
         return None
     if site.weight_bits != CODE_BITS:
-        return UniformWeight.minmax(site.float_weight, site.weight_bits)
+        return UniformWeight.minmax(site.float_weight, site.weight_bits, group=site.weight_group)
     grouped = site.float_weight.shape[1] != site.channels
-    return Fp4Weight.quantize(site.float_weight, None if grouped else order)
+    return Fp4Weight.quantize(
+        site.float_weight, None if grouped else order, group=site.weight_group
+    )

@@ -19,11 +19,12 @@ from codtdq.methods.collect import collect_inputs, observe
 from codtdq.methods.folding import fold_into_norm, foldable, norm_groups
 from codtdq.methods.ranges import quantile_rows
 from codtdq.methods.rivals.receptive_fields import fields_at, sample_positions
+from codtdq.methods.rivals.scale_search import CHUNK_VALUES, ColumnGroup, all_tie, column_groups
 from codtdq.methods.workbench import Workbench, count_images
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, nearest
 from codtdq.planning.plan import Site
 from codtdq.schemes.inputs import StaticUniform
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, from_group_rows, group_rows
 
 SCALES, ZEROS = 8, 16  # candidates: 128 grids
 INNER = (0.1, 0.9)  # quantiles whose distance is the narrowest candidate range
@@ -139,6 +140,33 @@ def best_candidate(grids: Grid, error: Callable[[Tensor, Tensor], Tensor]) -> Gr
     return step.gather(1, pick), zero.gather(1, pick)
 
 
+def best_or_present(grids: Grid, errors: Tensor, present: Grid) -> Grid:
+    """(step, zero), each [G, 1], of the least of errors [G, P]; the present ones [G, 1] where all
+    candidates are alike.
+    """
+    pick, tie = errors.argmin(1, keepdim=True), all_tie(errors, 1).unsqueeze(1)
+    step, zero = (torch.where(tie, now, g.gather(1, pick)) for g, now in zip(grids, present))
+    return step, zero
+
+
+def group_errors(part: ColumnGroup, values: Tensor, grids: Grid, bits: int) -> Tensor:
+    """[G O, P] output error of the candidates [G O, P] of a group's values [G, O, g], but for a
+    constant: |x w - y|^2 = w (x^T x) w - 2 w (x^T y) + |y|^2, without products for every position.
+    """
+    gram = part.x_hat.transpose(1, 2) @ part.x_hat  # [G, g, g]
+    cross = (part.target.transpose(1, 2) @ part.x_hat).unsqueeze(2)  # [G, O, 1, g]
+    step, zero = (g.view(*values.shape[:2], -1, 1) for g in grids)
+    outputs = max(1, CHUNK_VALUES // (step.shape[2] * values.shape[0] * values.shape[2]))
+    errors = []
+    for at in range(0, values.shape[1], outputs):
+        now = slice(at, at + outputs)
+        limits = code_limits(bits, False)
+        w_hat = fake_shifted(values[:, now, None], step[:, now], zero[:, now], *limits)
+        slope = (w_hat.flatten(1, 2) @ gram).view_as(w_hat).sub_(cross[:, now], alpha=2)
+        errors.append(slope.mul_(w_hat).sum(-1))
+    return torch.cat(errors, 1).flatten(0, 1)
+
+
 def tensor_search(rows: Tensor, bits: int, grids: Grid | None = None) -> Grid:
     """The candidate nearest to the values [G, n] themselves, by mean squared error."""
     limits = code_limits(bits, False)
@@ -158,9 +186,10 @@ def search_site(
     float_weight = site.float_weight.float()
     w = float_weight.flatten(1).unflatten(0, (len(x), -1))  # [G, O, K]
     y = x @ w.transpose(1, 2)
+    group = site.weight_group
     sides: list[_Side] = []
     if site.weight_bits is not None:
-        sides.append(_WeightSide(w, site.weight_bits, site.role == "first"))
+        sides.append(_WeightSide(w, site.weight_bits, site.role == "first", group))
     if site.act_bits is not None:
         sides.append(_InputSide(x, site.act_bits, windows.low, windows.high))
     x_hat, w_hat = x, w
@@ -179,7 +208,9 @@ def search_site(
         if isinstance(side, _InputSide):
             inputs = StaticUniform(side.bits, step=side.step, zero=side.zero)
         else:
-            weight = UniformWeight.quantize(float_weight, side.bits, step=side.step, zero=side.zero)
+            weight = UniformWeight.quantize(
+                float_weight, side.bits, step=side.step, zero=side.zero, group=group
+            )
     return inputs, weight
 
 
@@ -204,27 +235,54 @@ class _Side:
 
 
 class _WeightSide(_Side):
-    """w [G, O, K]: one grid per output channel."""
+    """w [G, O, K]: one grid per output channel, or per group of its values (`group_rows`)."""
 
-    def __init__(self, w: Tensor, bits: int, first: bool) -> None:
-        rows = w.flatten(0, 1)
+    def __init__(self, w: Tensor, bits: int, first: bool, group: int | None) -> None:
+        self.group = group
+        rows = group_rows(w.flatten(0, 1), group)
         grids = percentile_candidates(rows, bits) if first else candidate_grids(rows, bits)
         super().__init__(w, bits, grids, rows)
 
     def on_grid(self, step: Tensor, zero: Tensor) -> Tensor:
-        shape = (*self.values.shape[:2], 1)
-        limits = code_limits(self.bits, False)
-        return fake_shifted(self.values, step.view(shape), zero.view(shape), *limits)
+        if self.group is None:
+            return self._on_grid(slice(None), step, zero)
+        rows = group_rows(self.values.flatten(0, 1), self.group)
+        rows = fake_shifted(rows, step, zero, *code_limits(self.bits, False))
+        return from_group_rows(rows, self.values.flatten(0, 1).shape).view_as(self.values)
 
     def quantized(self, x_hat: Tensor, w_hat: Tensor) -> tuple[Tensor, Tensor]:
         return x_hat, self.on_grid(self.step, self.zero)
 
     def search(self, x_hat: Tensor, w_hat: Tensor, y: Tensor) -> None:
+        if self.group is not None:
+            self._search_groups(x_hat, y)
+            return
+
         def error(step: Tensor, zero: Tensor) -> Tensor:
             miss = x_hat @ self.on_grid(step, zero).transpose(1, 2) - y  # [G, R, O]
             return miss.square_().sum(1).flatten()
 
         self.step, self.zero = best_candidate(self.grids, error)
+
+    def _search_groups(self, x_hat: Tensor, y: Tensor) -> None:
+        """One group of every output after the other, the others as they are."""
+        now = self.on_grid(self.step, self.zero).flatten(0, 1)  # [G O, K]
+        steps, zeros = (grid.view(len(now), -1, grid.shape[1]) for grid in self.grids)
+        step, zero = (grid.view(len(now), -1).clone() for grid in (self.step, self.zero))
+        for part in column_groups(x_hat, now, y, self.group):
+            at = slice(part.index, part.index + 1)
+            grids = steps[:, part.index], zeros[:, part.index]
+            errors = group_errors(part, self.values[..., part.columns], grids, self.bits)
+            chosen = best_or_present(grids, errors, (step[:, at], zero[:, at]))
+            step[:, at], zero[:, at] = chosen
+            now[:, part.columns] = self._on_grid(part.columns, *chosen).flatten(0, 1)
+        self.step, self.zero = step.view(-1, 1), zero.view(-1, 1)
+
+    def _on_grid(self, columns: slice, step: Tensor, zero: Tensor) -> Tensor:
+        """Some columns of all outputs on grids [G O, 1]."""
+        shape = (*self.values.shape[:2], 1)
+        limits = code_limits(self.bits, False)
+        return fake_shifted(self.values[..., columns], step.view(shape), zero.view(shape), *limits)
 
 
 class _InputSide(_Side):

@@ -6,7 +6,8 @@ Matrix Approximation", CVPR 2025. After the released code.
 1. Start (`fima_init`), on float inputs: norms that only operators read get a grid per channel,
    folded into norm and readers as RepQ-ViT does, with integer zero-point; then one input grid per
    operator and one weight grid per output channel, of 8 steps x 16 zero-points each, first by
-   tensor error, then in 3 alternating rounds by output error.
+   tensor error, then in 3 alternating rounds by output error. A weight with a group size has a grid
+   for each group of an output, searched group after group.
 2. Blocks in running order (`reconstruction`): learned rounding, learned input steps, inputs mixed
    from float and quantized prefix, dropped quantization. The loss is `fima_fisher`: diagonal plus
    rank k, from gradients of KL(p_FP || p_Q) of the logits / 20 with only this block quantized. Rows
@@ -42,7 +43,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,8 +76,6 @@ _SOURCE = "Wu et al., CVPR 2025"
 @dataclass(frozen=True, kw_only=True)
 class FimaQConfig(QuantConfig):
     """Settings of FIMA-Q. None leaves a number to the step budget."""
-
-    weight_groups: ClassVar[bool] = False  # reconstruction rounds whole outputs
 
     init_images: int = 128
     init_rounds: int = 3  # alternating searches by output error

@@ -60,6 +60,11 @@ class IgqConfig(QuantConfig):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; accepted: 1 or more")
 
+    @property
+    def range_per(self) -> str:
+        """Channels that an image gives the same of `groups` ranges."""
+        return "cluster of channels (their number: groups)"
+
 
 class InstanceGroups(InputScheme):
     """G calibrated ranges; each image gives each of its channels the nearest one.

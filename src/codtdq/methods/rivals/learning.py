@@ -26,14 +26,14 @@ from codtdq.numerics.affine import (
 )
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.inputs import Rescaled, StaticUniform
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, from_group_rows, group_rows
 
 GAMMA, ZETA = -0.1, 1.1  # the stretched sigmoid reaches 0 and 1
 _POOL = 1 << 22  # random decisions that are drawn once per block: 4 MB
 
 
 class SoftRounding(nn.Module):
-    """The rounding of one weight, learned; its grid stays as it is."""
+    """The rounding of one weight, learned; its grids, per output or group, stay as they are."""
 
     floors: Tensor
     step: Tensor
@@ -42,9 +42,9 @@ class SoftRounding(nn.Module):
     def __init__(self, weight: Tensor, store: UniformWeight) -> None:
         super().__init__()
         self.shape, self.bits, self.symmetric = store.shape, store.code_bits, store.symmetric
+        self.group = store.group
         zero = store.zero.float() if store.zero.numel() else torch.zeros_like(store.step)
-        rows = weight.detach().float().flatten(1)
-        floors, rest = floor_codes(rows, store.step, zero)
+        floors, rest = floor_codes(group_rows(weight, store.group), store.step, zero)
         self.register_buffer("floors", floors)
         self.register_buffer("step", store.step.clone())
         self.register_buffer("zero", zero)
@@ -52,13 +52,13 @@ class SoftRounding(nn.Module):
         self.logits = nn.Parameter(torch.logit(share))
 
     def up(self) -> Tensor:
-        """h(V) in [0, 1], [O, K]."""
+        """h(V) in [0, 1], in the rows that share a grid (`group_rows`)."""
         return (torch.sigmoid(self.logits) * (ZETA - GAMMA) + GAMMA).clamp(0, 1)
 
     def forward(self, up: Tensor) -> Tensor:
         """W_hat in the shape of the weight, differentiable in `up` = h(V)."""
         codes = raise_codes(self.floors, up, *code_limits(self.bits, self.symmetric))
-        return decode_shifted(codes, self.step, self.zero).view(self.shape)
+        return from_group_rows(decode_shifted(codes, self.step, self.zero), self.shape)
 
     @staticmethod
     def penalty(up: Tensor, beta: float) -> Tensor:
@@ -75,7 +75,13 @@ class SoftRounding(nn.Module):
         up = (self.up().detach() >= 0.5).float()
         codes = raise_codes(self.floors, up, *code_limits(self.bits, self.symmetric))
         return UniformWeight.from_codes(
-            codes, self.shape, self.bits, step=self.step, zero=self.zero, symmetric=self.symmetric
+            codes,
+            self.shape,
+            self.bits,
+            step=self.step,
+            zero=self.zero,
+            symmetric=self.symmetric,
+            group=self.group,
         )
 
 

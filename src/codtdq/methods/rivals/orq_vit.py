@@ -61,6 +61,11 @@ class OrqConfig(QuantConfig):
         if any(tau < 1 for tau in self.taus):
             raise ConfigError(f"taus are {list(self.taus)}; accepted: numbers from 1 up")
 
+    @property
+    def range_per(self) -> str:
+        """Rows of a Linear."""
+        return "token"
+
 
 class Rule(NamedTuple):
     """How outliers are told and how far the range of the others is stretched."""

@@ -30,6 +30,11 @@ class PerTokenConfig(QuantConfig):
 
     convolutions: bool = False  # a range for every pixel, too
 
+    @property
+    def range_per(self) -> str:
+        """Rows of a Linear, pixels of a map."""
+        return "token"
+
 
 @register_method(
     "per-token-all",

@@ -4,10 +4,10 @@ Source: Liu et al., "PQ-SAM: Post-training Quantization for Segment Anything Mod
 There is no official code: this follows second-hand descriptions of the paper, not its text.
 
 Activations: GADT on OHC groups (`gadt`), one static asymmetric grid per tensor with
-lambda = 10, alpha = 0.25. Weights: an asymmetric grid per output channel, the clip of least
-squared error. Then Adam with a cosine schedule on {step_W, step_X, v, s} for the distance between
-the outputs of the quantized and the float network; weights and zero-points stay. `pq-sam-init`
-stops before.
+lambda = 10, alpha = 0.25. Weights: an asymmetric grid per output channel (or group of its values),
+the clip of least squared error. Then Adam with a cosine schedule on {step_W, step_X, v, s} for the
+distance between the outputs of the quantized and the float network; weights and zero-points stay.
+`pq-sam-init` stops before.
 
 Deviations: groups are capped at 16 (OHC bounds their number by nothing); s_g is at least 1 % of
 the tensor's own deviation. Both apply to all Linear and Conv operators, not only to an image
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import Site
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, group_rows
 
 WEIGHT_CLIPS = tuple(1 - 0.05 * k for k in range(13))  # of the range of an output channel
 
@@ -43,8 +43,6 @@ WEIGHT_CLIPS = tuple(1 - 0.05 * k for k in range(13))  # of the range of an outp
 @dataclass(frozen=True, kw_only=True)
 class PqSamConfig(QuantConfig):
     """Settings of PQ-SAM."""
-
-    weight_groups: ClassVar[bool] = False  # tuning learns one scale per output
 
     outlier: float = 10.0  # lambda: interquartile ranges beyond which OHC clamps
     quantile: float = 0.25  # alpha: quantiles that decide about a group
@@ -116,12 +114,12 @@ def pq_sam(bench: Workbench) -> None:
 
 def _install(bench: Workbench, site: Site, inputs: GroupedTransform | None) -> TunedOperator:
     weight = site.float_weight.clone()
-    grid = store = None
+    store = None
     if site.weight_bits is not None:
-        grid = clipped_grid(weight.float().flatten(1), site.weight_bits)
-        store = UniformWeight.quantize(weight, site.weight_bits, step=grid[0], zero=grid[1])
-    module = bench.install(site, inputs=inputs, weight=store)
-    return TunedOperator(module, weight, site.weight_bits, grid)
+        group = site.weight_group
+        step, zero = clipped_grid(group_rows(weight, group), site.weight_bits)
+        store = UniformWeight.quantize(weight, site.weight_bits, step=step, zero=zero, group=group)
+    return TunedOperator(bench.install(site, inputs=inputs, weight=store), weight, store)
 
 
 def _tune(bench: Workbench, teacher: torch.nn.Module, operators: list[TunedOperator]) -> None:
@@ -161,7 +159,7 @@ def _single_images(bench: Workbench, count: int) -> list[Any]:
 
 
 def clipped_grid(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(step, zero) [O, 1]: of the clipped ranges of each row of [O, K], the least squared error."""
+    """(step, zero) [R, 1]: of the clipped ranges of each row of [R, K], the least squared error."""
     low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     step, zero = grid_of(low, high, bits, False)
     best = torch.full_like(step, torch.inf)

@@ -25,7 +25,7 @@ from codtdq.numerics.affine import code_limits, fake_shifted, fake_shifted_ste
 from codtdq.operators.observing import run_model
 from codtdq.operators.quantized import QuantOperator
 from codtdq.progress import track
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, from_group_rows, group_rows
 
 STATE_FILE = "pq-sam.pt"
 SAVE_EVERY = 20  # steps
@@ -34,22 +34,17 @@ SAVE_EVERY = 20  # steps
 class TunedOperator:
     """The learned values of one operator: of its weight grids, its transform, or both.
 
-    grid: (step [O, 1], zero [O, 1]) of the weight, or None where it stays float.
+    weight: the float one; store: the grids that it starts on, or None where it stays float.
     """
 
-    def __init__(
-        self,
-        module: QuantOperator,
-        weight: Tensor,
-        bits: int | None,
-        grid: tuple[Tensor, Tensor] | None,
-    ) -> None:
-        self.module, self.weight, self.bits, self.grid = module, weight, bits, grid
+    def __init__(self, module: QuantOperator, weight: Tensor, store: UniformWeight | None) -> None:
+        self.module, self.weight, self.store = module, weight, store
         inputs = module.input_scheme
         self.inputs = inputs if isinstance(inputs, GroupedTransform) else None
         self.starts: dict[str, Tensor] = {}
-        if grid is not None:
-            self.starts["weight_step"] = grid[0].clone()
+        if store is not None:
+            self.starts["weight_step"] = store.step.clone()
+            self._rows = group_rows(weight, store.group)
         if self.inputs is not None:
             for name in ("step", "scale", "shift"):
                 self.starts[name] = getattr(self.inputs, name).clone()
@@ -76,20 +71,23 @@ class TunedOperator:
         if self.inputs is not None:
             for name in ("step", "scale", "shift"):
                 setattr(self.inputs, name, values[name])
-        if self.grid is not None and self.bits is not None:
+        if self.store is not None:
             fake = fake_shifted_ste if learning else fake_shifted
-            limits = code_limits(self.bits, False)
-            rows = fake(self.weight.flatten(1), values["weight_step"], self.grid[1], *limits)
-            w_hat = rows.view_as(self.weight)
+            limits = code_limits(self.store.code_bits, False)
+            rows = fake(self._rows, values["weight_step"], self.store.zero.float(), *limits)
+            w_hat = from_group_rows(rows, self.weight.shape)
             self.module.register_buffer("weight_cache", w_hat, persistent=False)
 
     def finish(self) -> None:
         """Store the weight as codes on its learned grids."""
         self.write(learning=False)
-        if self.grid is not None and self.bits is not None:
-            step = self.values()["weight_step"].detach()
+        if self.store is not None:
             self.module.weight_scheme = UniformWeight.quantize(
-                self.weight, self.bits, step=step, zero=self.grid[1]
+                self.weight,
+                self.store.code_bits,
+                step=self.values()["weight_step"].detach(),
+                zero=self.store.zero.float(),
+                group=self.store.group,
             )
         self.module.refresh()
 

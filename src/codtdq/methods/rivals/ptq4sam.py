@@ -3,8 +3,8 @@ CVPR 2024), reduced to the inputs and weights of linear and convolutional operat
 
 Inputs: static, per tensor, asymmetric; s = (high - low) / (2^b - 1), z = round(-low / s) with the
     minimum and maximum of each image averaged over images; steps are learned, zero-points stay.
-Weights: asymmetric per output channel, the least |W - W_hat|^2.4 over 100 ranges x 16 zero-points;
-    then learned rounding.
+Weights: asymmetric per output channel (or group of its values), the least |W - W_hat|^2.4 over 100
+    ranges x 16 zero-points; then learned rounding.
 Reconstruction: see `reconstruction`. `ptq4sam` has it (the paper's L variant), `ptq4sam-s` has not.
 
 Deviations from the original:
@@ -27,7 +27,6 @@ Deviations from the original:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,8 +47,6 @@ from codtdq.schemes.weights import FloatWeight
 @dataclass(frozen=True, kw_only=True)
 class Ptq4SamConfig(QuantConfig):
     """Settings of PTQ4SAM."""
-
-    weight_groups: ClassVar[bool] = False  # reconstruction rounds whole outputs
 
     reconstruct: bool = True
     flip_bimodal: bool = False  # BIG's sign flips on operator inputs
@@ -114,7 +111,10 @@ def install_weight(
     """Install an input quantizer and the weight on its searched grid (or as it is)."""
     store: WeightScheme = FloatWeight.of(weight)
     if site.weight_bits is not None:
-        store = searched_weight(weight, site.weight_bits, exhaustive=bench.budget == "paper")
+        exhaustive = bench.budget == "paper"
+        store = searched_weight(
+            weight, site.weight_bits, exhaustive=exhaustive, group=site.weight_group
+        )
     bench.install(site, inputs=inputs, weight=store)
 
 

@@ -24,13 +24,15 @@ Deviations from the original:
 
 Weights (w_granularity): "released" has one scale per Linear (three for a fused qkv: an attention
 operator with three times as many outputs as inputs) and one per output channel of a convolution;
-"per_tensor" and "per_channel" do the same everywhere.
+"per_tensor" and "per_channel" do the same everywhere. A weight with a group size has a scale for
+each group of each output instead, searched group after group in every round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +41,13 @@ from codtdq.errors import CalibrationError, ConfigError
 from codtdq.methods.registry import FROM_CODE, register_method
 from codtdq.methods.rivals.fisher import FISHER, MSE, OperatorSample, sample_operators
 from codtdq.methods.rivals.receptive_fields import by_group, weight_matrix
-from codtdq.methods.rivals.scale_search import input_errors, weight_errors
+from codtdq.methods.rivals.scale_search import (
+    ColumnGroup,
+    all_tie,
+    column_groups,
+    input_errors,
+    weight_errors,
+)
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, qmax_of, qmin_of
 from codtdq.planning.config import QuantConfig
@@ -47,7 +55,7 @@ from codtdq.planning.plan import Site
 from codtdq.progress import track
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.inputs import StaticUniform
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, group_rows
 
 GELU_MINIMUM = 0.16997  # -min of x Phi(x)
 SILENT_SHARE = 1e-3  # importance of an output without gradient, relative to the mean
@@ -57,8 +65,6 @@ GRANULARITIES = ("released", "per_tensor", "per_channel")
 @dataclass(frozen=True, kw_only=True)
 class PTQ4ViTConfig(QuantConfig):
     """Settings of PTQ4ViT."""
-
-    weight_groups: ClassVar[bool] = False  # its search has one scale per output
 
     metric: str = FISHER  # "fisher", or "mse" for g = 1
     w_granularity: str = "released"
@@ -131,21 +137,26 @@ class TwinInput(InputScheme):
 class ScaleSearch:
     """The alternating search of one operator's scales on its sample.
 
-    weight_step [S] and input_step [1] are the scales so far; None where a side stays float.
+    weight_step [S] and input_step [1] are the scales so far; None where a side stays float. With
+    weight groups S = O G, in the order of `group_rows`.
     """
 
     def __init__(self, site: Site, sample: OperatorSample, config: PTQ4ViTConfig) -> None:
         self.site, self.config = site, config
-        groups = sample.fields.groups
+        groups, weight_group = sample.fields.groups, site.weight_group
         self.x = sample.fields.matrix()  # [groups, R, K]
         self.weight = site.float_weight.float().flatten(1)  # [O, K]
         self.target = torch.bmm(self.x, weight_matrix(self.weight, groups))
         g = sample.gradients
         self.importance = None if g is None else by_group(importance_of(g), groups)
+        # groups of columns that have scales of their own
+        self.columns = 1 if weight_group is None else -(-self.weight.shape[1] // weight_group)
         self.twin = site.source.kind == "gelu"
         self.weight_start = self.input_start = self.weight_step = self.input_step = None
         if site.weight_bits is not None:
-            blocks = self.weight.abs().reshape(count_scales(site, config.w_granularity), -1)
+            blocks = group_rows(self.weight, weight_group).abs()
+            if weight_group is None:
+                blocks = blocks.reshape(count_scales(site, config.w_granularity), -1)
             self.weight_start = _start(blocks.amax(1), site.weight_bits)
             self.weight_step = self.weight_start
         if site.act_bits is not None:
@@ -157,8 +168,7 @@ class ScaleSearch:
         for _ in range(self.config.rounds):
             before = (self.weight_step, self.input_step)
             if self.weight_start is not None:
-                errors = self.errors_of_weight()  # [n, S]
-                self.weight_step = _choose(self.factors()[:, None] * self.weight_start, errors)
+                self.search_weight()
             if self.input_start is not None:
                 errors = self.errors_of_input()[:, None]
                 self.input_step = _choose(self.factors()[:, None] * self.input_start, errors)
@@ -170,14 +180,46 @@ class ScaleSearch:
         c = self.config
         return c.alpha + torch.arange(c.candidates) * ((c.beta - c.alpha) / c.candidates)
 
-    def errors_of_weight(self) -> Tensor:
-        """[n, S] error of every weight scale, the input quantized as it is now."""
-        assert self.weight_start is not None and self.site.weight_bits is not None
+    def parts(self) -> Iterator[ColumnGroup]:
+        """Groups of weight columns; `w_hat` [O, K] is the weight on the grids so far."""
+        store = self.weight_scheme()
+        assert store is not None
         x_hat = self.x if self.input_step is None else self._quantized(self.input_step)[:, 0]
-        steps = self.factors()[:, None] * self.weight_start
+        self.w_hat = store.dequantize().flatten(1)
+        return column_groups(x_hat, self.w_hat, self.target, self.site.weight_group)
+
+    def search_weight(self) -> None:
+        """Take the weight scales of least error, the input quantized as it is now."""
+        assert self.weight_start is not None and self.weight_step is not None
+        outputs = self.weight_start.shape[0] // self.columns
+        start, steps = (s.view(outputs, -1) for s in (self.weight_start, self.weight_step.clone()))
+        for part in self.parts():
+            candidates = self.factors()[:, None] * start[:, part.index]
+            errors = self.errors_of_weight(part)
+            chosen = _choose(candidates, errors)
+            if self.site.weight_group is not None:
+                chosen = torch.where(all_tie(errors, 0), steps[:, part.index], chosen)
+                self.w_hat[:, part.columns] = self._on_grid(part, chosen)
+            steps[:, part.index] = chosen
+        self.weight_step = steps.flatten()
+
+    def errors_of_weight(self, part: ColumnGroup) -> Tensor:
+        """[n, S / columns] error of every weight scale of a group of columns."""
+        assert self.weight_start is not None and self.site.weight_bits is not None
+        start = self.weight_start.view(-1, self.columns)[:, part.index]
         return weight_errors(
-            x_hat, self.weight, steps, self.site.weight_bits, self.target, self.importance
+            part.x_hat,
+            self.weight[:, part.columns],
+            self.factors()[:, None] * start,
+            self.site.weight_bits,
+            part.target,
+            self.importance,
         )
+
+    def _on_grid(self, part: ColumnGroup, step: Tensor) -> Tensor:
+        assert self.site.weight_bits is not None
+        limits = code_limits(self.site.weight_bits, True)
+        return fake_shifted(self.weight[:, part.columns], step[:, None], torch.zeros(()), *limits)
 
     def errors_of_input(self) -> Tensor:
         """[n] error of every input scale, the weight quantized as it is now."""
@@ -192,11 +234,11 @@ class ScaleSearch:
         """The weight on the grids so far."""
         if self.weight_step is None or self.site.weight_bits is None:
             return None
-        step = self.weight_step[:, None]
-        if len(step) > 1:
+        step, group = self.weight_step[:, None], self.site.weight_group
+        if group is None and len(step) > 1:
             step = step.repeat_interleave(len(self.weight) // len(step), 0)
         return UniformWeight.quantize(
-            self.site.float_weight, self.site.weight_bits, step=step, symmetric=True
+            self.site.float_weight, self.site.weight_bits, step=step, symmetric=True, group=group
         )
 
     def quantizer(self) -> InputScheme | None:

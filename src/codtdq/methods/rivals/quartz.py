@@ -4,7 +4,7 @@ Source: Kim et al., "Quantization via Residual Truncation and Zero Suppression f
 Models", arXiv 2509.26436, 2025.
 
 Stage 1: i = clip(round(x / s8), -127, 127) with s8 = absmax / 127.
-Stage 2, for each block of 16 channels of a token or pixel with m = max |i|:
+Stage 2, for each block of 16 (`act_group_size`) channels of a token or pixel with m = max |i|:
     FLAG = max(bit_length(m) - 3, 0),   code = sign(i) * (|i| >> FLAG),   x_hat = code * 2^FLAG * s8
 The code is a sign and 3 magnitude bits, the 3-bit FLAG goes with each block: 4 + 3/16 bits.
 
@@ -22,7 +22,7 @@ image gets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +44,10 @@ LARGEST = 127
 class QuartzConfig(QuantConfig):
     """Settings of QuaRTZ."""
 
-    block: int = 16  # channels that share a FLAG
+    act_group_size: int = 16  # channels of a token that share a FLAG
     rounded: bool = False  # nearest code instead of truncation
+
+    act_groups: ClassVar[bool] = True
 
 
 class ZeroSuppressed(InputScheme):
@@ -132,7 +134,7 @@ def quartz(bench: Workbench) -> None:
         inputs, weight = None, None
         if site.act_bits is not None:
             step = (stats[site.name].absmax.amax() / LARGEST).clamp(min=EPS)
-            inputs = ZeroSuppressed(site.act_bits, config.block, config.rounded, step=step)
+            inputs = ZeroSuppressed(site.act_bits, site.act_group, config.rounded, step=step)
         if site.weight_bits is not None:
             weight = UniformWeight.minmax(
                 site.float_weight, site.weight_bits, group=site.weight_group

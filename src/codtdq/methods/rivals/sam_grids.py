@@ -8,7 +8,7 @@ from torch import Tensor
 from codtdq.methods.collect import InputStats
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, grid_of
 from codtdq.schemes.inputs import StaticUniform
-from codtdq.schemes.weights import UniformWeight
+from codtdq.schemes.weights import UniformWeight, group_rows
 
 POWER = 2.4  # of the error that a weight's grid is chosen by
 RANGES = 100  # shares of the weight's range that are tried
@@ -37,15 +37,18 @@ def averaged_grid(stats: InputStats, bits: int, *, per_channel: bool = False) ->
     return StaticUniform.spanning(*averaged_range(stats, per_channel=per_channel), bits)
 
 
-def searched_weight(weight: Tensor, bits: int, *, exhaustive: bool) -> UniformWeight:
-    """A weight [O, ...] on asymmetric per-output-channel grids with the least |W - W_hat|^2.4 over
-    100 ranges x 16 zero-points; not exhaustive: from coarse to fine, near the natural zero-point.
+def searched_weight(
+    weight: Tensor, bits: int, *, exhaustive: bool, group: int | None = None
+) -> UniformWeight:
+    """A weight [O, ...] on asymmetric grids, per output channel or per group of its values, with
+    the least |W - W_hat|^2.4 over 100 ranges x 16 zero-points; not exhaustive: from coarse to fine,
+    near the natural zero-point.
     """
-    rows = weight.detach().float().flatten(1)
+    rows = group_rows(weight, group)
     per_chunk = max(1, _CHUNK // max(rows.shape[1], 1))
     found = [_search(part, bits, exhaustive) for part in rows.split(per_chunk)]
     step, zero = (torch.cat([grid[i] for grid in found]) for i in range(2))
-    return UniformWeight.quantize(weight, bits, step=step, zero=zero)
+    return UniformWeight.quantize(weight, bits, step=step, zero=zero, group=group)
 
 
 def _search(rows: Tensor, bits: int, exhaustive: bool) -> tuple[Tensor, Tensor]:

@@ -2,15 +2,20 @@
 
 All errors are sums over sampled rows r and outputs o of importance[r, o] * (y_hat - y)[r, o]^2,
 without bias, which no candidate changes.
+
+Scales of different outputs do not meet in these errors, those of groups of columns of one output
+do: groups are searched one after the other, the others as they are (`column_groups`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from codtdq.methods.rivals.receptive_fields import weight_matrix
 from codtdq.numerics.affine import code_limits, fake_shifted
 
 CHUNK_VALUES = 1 << 19  # of the largest tensor that a chunk of candidates makes: stays in cache
@@ -68,6 +73,42 @@ def weight_errors(
         per_output = square.sum(1).transpose(0, 1).flatten(1)  # [P, O]
         errors.append(per_output.view(len(part), scales, size).sum(2))
     return torch.cat(errors)
+
+
+@dataclass(frozen=True)
+class ColumnGroup:
+    """Weight columns that share a scale in each output, as an operator of their own."""
+
+    index: int
+    columns: slice
+    x_hat: Tensor  # [groups, R, g]
+    target: Tensor  # [groups, R, O/groups], without what the other columns give
+
+
+def column_groups(
+    x_hat: Tensor, w_hat: Tensor, target: Tensor, group: int | None
+) -> Iterator[ColumnGroup]:
+    """Every group of columns in turn, with what is left for it to give; None: all in one.
+
+    x_hat: [groups, R, K]; w_hat: [O, K], into which the caller writes its choice for a group before
+    it takes the next; target: [groups, R, O/groups].
+    """
+    if group is None:
+        yield ColumnGroup(0, slice(None), x_hat, target)
+        return
+    groups = x_hat.shape[0]
+    miss = target - torch.bmm(x_hat, weight_matrix(w_hat, groups))
+    for index, start in enumerate(range(0, w_hat.shape[1], group)):
+        columns = slice(start, start + group)
+        part = x_hat[..., columns]
+        wanted = miss + torch.bmm(part, weight_matrix(w_hat[:, columns], groups))
+        yield ColumnGroup(index, columns, part, wanted)
+        miss = wanted - torch.bmm(part, weight_matrix(w_hat[:, columns], groups))
+
+
+def all_tie(errors: Tensor, dim: int) -> Tensor:
+    """Where no candidate differs from another: the sampled inputs of a group are all zero."""
+    return errors.amin(dim) == errors.amax(dim)
 
 
 def chunks(candidates: Tensor, cost: int) -> Iterator[Tensor]:

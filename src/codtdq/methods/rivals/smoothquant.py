@@ -57,6 +57,11 @@ class SmoothQuantConfig(QuantConfig):
         if not 0.0 <= self.alpha <= 1.0:
             raise ConfigError(f"alpha is {self.alpha!r}; accepted: 0 to 1")
 
+    @property
+    def range_per(self) -> str:
+        """Rows at run time, or one fixed range."""
+        return "token" if self.dynamic else "tensor"
+
 
 @register_method(
     "smoothquant-static",

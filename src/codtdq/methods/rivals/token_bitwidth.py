@@ -87,6 +87,11 @@ class TokenBitsConfig(QuantConfig):
                 f"candidates are {list(widths)}; accepted: widths from {MIN_BITS} to {MAX_BITS}"
             )
 
+    @property
+    def range_per(self) -> str:
+        """Rows of a Linear."""
+        return "token"
+
 
 class TokenBits(InputScheme):
     """Rows on grids of as many bits as their range asks for.
