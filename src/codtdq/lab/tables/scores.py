@@ -1,4 +1,4 @@
-"""Tables of scores: methods down, data sets times metrics across (the paper's 1, 2, 3, 4, S3)."""
+"""Tables of scores: methods down, data sets times metrics across (the paper's 1, 2, 3, 4, S2)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LEGEND = (
 
 
 def main_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Table | None:
-    """Tables 2, 3 and S3: every method with how it works, what it costs and what it scores."""
+    """Tables 2, 3 and S2: every method with how it works, what it costs and what it scores."""
     used = [entry for entry in entries if entry.method not in ABLATION_ONLY]
     if not used:
         return None
