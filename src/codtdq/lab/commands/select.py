@@ -176,7 +176,7 @@ def _paper_text(selection: Selection) -> str:
         return f"{name} is the one selected"
     text = f"{name} is not selected: rank {found.rank} of {found.of}, score {found.score:.4f}"
     if found.better:
-        text += f"; {found.better} are as low or lower in every term, so no positive weights select it"
+        text += f"; {found.better} are as low or lower in every term: no positive weights select it"
     return text
 
 
