@@ -106,6 +106,28 @@ def test_runtime_of_latency_rows(tables_of):
     assert cells(one)["IGQ-ViT"][3] == ("-", "", "")  # its memory was measured at batch 4 only
 
 
+def test_runtime_of_a_gpu_and_of_a_model_that_the_paper_did_not_time(tables_of):
+    rows = [
+        {"candidate": name, "batch": 4, "weight_bytes": 1e8, "ms_per_image": ms, "speedup": 40 / ms,
+         "images_per_second": 1000 / ms, "peak_bytes": 8e8, "execution": execution}
+        for name, ms, execution in (("fp32", 40.0, "torch"), ("cod-tdq", 20.0, "native int4 (sm)"))
+    ]  # fmt: skip
+    gpu = {"model": "cfrn", "input_size": 384, "device": "Imaginary GPU", "rows": rows}
+    (table,) = tables_of({**gpu, "coverage": {}}, "runtime", with_published=True)
+    assert table.title == "Runtime efficiency: cfrn, 384 x 384, batch 4"
+    assert cells(table)["COD-TDQ"][2:5] == [
+        ("20.00", "22.61", ""),  # alone: nothing to rank
+        ("800.00", "834.92", ""),
+        ("2.00x", "", ""),
+    ]
+    assert "Imaginary GPU" in table.notes[0] and "allocated on the GPU" in table.notes[0]
+    both = documents.deployment()
+    both["models"].append({**both["models"][0], "model": "escnet"})
+    cfrn, escnet = tables_of(both, "runtime", with_published=True)
+    assert cells(cfrn)["FP32"][0][1] == "775.40" and cells(escnet)["FP32"][0][1] == ""
+    assert "PTQ4SAM" not in cells(escnet) and "RTX" not in " ".join(escnet.notes)
+
+
 def test_storage_beside_the_paper(tables_of):
     (table,) = tables_of(documents.deployment(), "storage", with_published=True)
     assert cells(table)["cfrn"] == [

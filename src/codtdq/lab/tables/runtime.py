@@ -32,20 +32,26 @@ _NUMBERS = (
 )
 
 
+def runtime_tables(documents: Sequence[Document], options: Options) -> list[Table]:
+    """Return a table per model, batch size and thread count; the paper has numbers of one model."""
+    models = dict.fromkeys(document["model"] for document in documents)
+    known = dict.fromkeys(row["model"] for row in published_rows("runtime"))
+    if options.with_published and not models.keys() & known.keys():
+        raise DataError(
+            f"--with-published: the paper's runtime table is of {', '.join(known)}, these rows are "
+            f"of {', '.join(models)}; leave the option out, or give rows of {', '.join(known)}"
+        )
+    return [runtime_table(document, options) for document in documents]
+
+
 def runtime_table(document: Document, options: Options) -> Table:
     """Return one table: a model at one batch size and thread count on one machine.
 
     With the paper's numbers, rows that only the paper has are shown too.
     """
-    model = document["model"]
-    paper = {row["method"]: row for row in published_rows("runtime", model=model)}
-    if not options.with_published:
-        paper = {}
-    elif not paper:
-        raise DataError(
-            f"--with-published: the paper's runtime table is of cfrn, these rows are of {model}; "
-            "leave the option out, or give rows of cfrn alone"
-        )
+    paper: dict[str, Document] = {}
+    if options.with_published:
+        paper = {row["method"]: row for row in published_rows("runtime", model=document["model"])}
     rows = {row["candidate"]: row for row in document["rows"]}
     names = [*paper, *sorted((name for name in rows if name not in paper), key=order_of)]
     metrics = [Metric(label, label, higher) for _, _, label, higher, _ in _NUMBERS]
@@ -80,7 +86,7 @@ def runtime_table(document: Document, options: Options) -> Table:
         f"Runtime efficiency: {_where(document)}",
         columns,
         [section for section in sections.values() if section.lines],
-        _notes(document, options),
+        _notes(document, bool(paper)),
         {},
         [_record(document, name, rows.get(name, {}), paper.get(name), options) for name in names],
     )
@@ -119,7 +125,7 @@ def _device(document: Document) -> str:
     return str(document.get("device") or machine.get("cpu") or "unknown device")
 
 
-def _notes(document: Document, options: Options) -> list[str]:
+def _notes(document: Document, with_published: bool) -> list[str]:
     executions = dict.fromkeys(str(row.get("execution")) for row in document["rows"])
     memory = (
         "allocated on the GPU" if document.get("device") else "resident in a process that predicts"
@@ -133,7 +139,7 @@ def _notes(document: Document, options: Options) -> list[str]:
             "Simulated: quantized and dequantized in float, so its time is not that of 4-bit "
             "arithmetic; native: on 4-bit codes."
         )
-    if options.with_published:
+    if with_published:
         setting = stated("sec:real_deployment", "setting of the runtime table: input side")
         side, batch = int(setting["side"]), int(setting["batch"])
         notes.append(
@@ -167,8 +173,3 @@ def _record(
             record[f"{key}_published"] = paper[key] if paper else None
         record["published_table"] = "5" if paper else None
     return record
-
-
-def runtime_tables(documents: Sequence[Document], options: Options) -> list[Table]:
-    """Return a table per model, batch size and thread count."""
-    return [runtime_table(document, options) for document in documents]
