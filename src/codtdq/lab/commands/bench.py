@@ -10,8 +10,6 @@ from codtdq.cli.common import add_calibration, print_json, refuse_option, table,
 from codtdq.lab.commands import bench_model, bench_speed
 from codtdq.lab.commands.options import model_file, whole_numbers, words
 
-COLUMNS = ("S", "wF", "E_mean", "F_mean", "MAE")
-
 
 def register(verbs: Any) -> None:
     """Add the verb and its kinds."""
@@ -150,6 +148,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
+    from codtdq.lab.tables import COLUMNS
+
     header = ["model", "method", "data set", "seed", "stress", "images", *COLUMNS]
     lines = []
     for row in rows:
