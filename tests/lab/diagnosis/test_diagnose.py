@@ -177,6 +177,16 @@ def test_weights_are_those_that_multiply(found):
     assert fc1.std == pytest.approx(quantized.mlp.fc1.weight.double().std(correction=0).item())
 
 
+def test_weights_for_histograms_are_chosen_by_name(found):
+    assert [s.layer for s in found.weight_samples][:2] == ["attn.qkv", "mlp.fc1"]  # the default
+    chosen = run(methods=("w4a4",), limit=1, layers=["attn.*", "head"])
+    places = [(sample.method, sample.layer) for sample in chosen.weight_samples]
+    assert places == [(m, n) for m in ("fp32", "w4a4") for n in ("attn.qkv", "attn.proj", "head")]
+    assert np.array_equal(chosen.weight_samples[1].weight, network().attn.proj.weight.detach())
+    with pytest.raises(ConfigError, match="--layers nothing"):
+        run(methods=("w4a4",), layers=["nothing"])
+
+
 def test_archive_holds_what_the_supplement_lists(tmp_path):
     run(methods=("cod-tdq",), archive=tmp_path, limit=1)
     path = next((tmp_path / "cod-tdq" / "image-0").glob("*-mlp.fc1.safetensors"))

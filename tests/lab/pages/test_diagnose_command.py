@@ -70,6 +70,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
         (["--method", "fp32"], "names no quantized method"),
         (["--images", "-1"], "--images is -1; accepted: 0 or more"),
         (["--limit", "0"], "0"),
+        (["--layers", "*.qkw"], "--layers *.qkw: no Linear or Conv of the model has such a name"),
         (["--model", "nothing"], "unknown model 'nothing'"),
         (["--dataset", "camosynth/nothing"], "camosynth/nothing"),
     ],

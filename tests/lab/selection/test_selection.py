@@ -12,8 +12,12 @@ from codtdq.cli.main import main
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.lab.diagnosis.boundary import BoundaryProtocol, boundary_band
 from codtdq.lab.selection import (
+    PAPER_SETTING,
+    SCORES,
     WEIGHTS,
     Candidate,
+    Scored,
+    Selection,
     Selector,
     Terms,
     candidate_grid,
@@ -94,6 +98,48 @@ def test_weights_are_a_mean_and_the_score_is_their_sum():
     assert Terms(1, 1, 1, 1, 1).score == pytest.approx(1)
     assert (bounded(0), bounded(1), bounded(3)) == (0, 0.5, 0.75)
     assert bounded(float("inf")) == bounded(float("nan")) == 1
+
+
+def test_the_papers_score_has_its_four_terms_alike():
+    assert set(SCORES["paper"]) == {"features", "eta", "rho0", "boundary"}
+    assert set(SCORES["paper"].values()) == {0.25}
+    terms = Terms(logits=0.9, features=0.2, eta=0.3, rho0=0.4, boundary=0.5)
+    assert terms.weighted("paper") == pytest.approx(0.35) == terms.to_dict("paper")["score"]
+    assert terms.weighted("extended") == terms.score == terms.to_dict()["score"]
+    other = Terms(logits=0.0, features=0.2, eta=0.3, rho0=0.4, boundary=0.6)
+    assert terms.below(other, "paper") and not terms.below(other)  # its logits are worse
+    assert not terms.below(terms, "paper")
+
+
+def scored(group, tau, zero_ratio, features, eta):
+    terms = Terms(logits=0.5, features=features, eta=eta, rho0=0.2, boundary=0.2)
+    return Scored(Candidate(group, tau, zero_ratio), terms, 5.0)
+
+
+def test_what_became_of_the_papers_setting():
+    first, last = scored(16, 1.0, 0.2, 0.1, 0.1), scored(64, 1.0, 0.2, 0.1, 0.6)
+    ours = scored(32, 1.0, 0.2, 0.1, 0.3)
+    assert ours.candidate == PAPER_SETTING
+    found = Selection(GROUPS, 1, [first, ours, last], "paper").to_dict()["paper_setting"]
+    assert (found["selected"], found["rank"], found["of"]) == (False, 2, 3)
+    assert found["score"] == pytest.approx(0.2) and found["lower_in_every_term"] == 1
+    assert Selection(GROUPS, 1, [ours, last], "paper").paper_setting.selected
+    assert Selection(GROUPS, 1, [first, last], "paper").paper_setting is None
+
+
+def test_the_papers_score_hardly_sees_what_clipping_does(two):
+    """The two settings of the test on clipping below: the causes fall as far as drift rises."""
+    selector = Selector(two, GROUPS.replace(projection="min"), batches())
+    candidates = [Candidate(16, None, 0.02), Candidate(16, None, None)]
+    found = select(selector, candidates, score="paper")
+    assert found.score == "paper"
+    free, clipped = (one.terms for one in found.scored)
+    assert clipped.eta < free.eta and clipped.rho0 < free.rho0
+    assert clipped.features > 5 * free.features and clipped.logits > 5 * free.logits
+    assert 0 < clipped.weighted("paper") - free.weighted("paper") < 0.005
+    assert clipped.weighted("extended") - free.weighted("extended") > 0.05
+    with pytest.raises(ConfigError, match="accepted: extended, paper"):
+        select(selector, candidates, score="papers")
 
 
 def test_drift_is_the_centred_relative_error():
@@ -305,9 +351,27 @@ def test_the_command_needs_no_masks_and_its_config_goes_into_quantize(tmp_path, 
     assert used == found["config"] and len(used["layer_overrides"]) > 100
 
 
+def test_the_command_says_whether_the_papers_setting_is_selected(capsys):
+    argv = ["select", "--score", "paper", "--calibration-images", "1", "--zero-ratio", "0.2"]
+    assert main([*argv, "--g", "32", "--tau", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cfrn-small, cod-tdq, 1 images") and "logits" not in out
+    assert "the paper's setting (g=32 tau=1 zr=0.2) is the one selected" in out
+    assert main([*argv, "--g", "16,32", "--tau", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["base"] == "cod-tdq" and found["weights"] == SCORES["paper"]
+    row, paper = found["chosen"], found["paper_setting"]
+    mean = (row["features"] + row["eta"] + row["rho0"] + row["boundary"]) / 4
+    assert found["score"] == "paper" and row["score"] == pytest.approx(mean)
+    assert paper["selected"] == (row["act_group_size"] == 32) and paper["of"] == 2
+    assert main([*argv, "--g", "16", "--tau", "1"]) == 0
+    assert "is not among the candidates" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["--score", "paper", "--per-layer"], "leave --per-layer out"),
         (["--base", "w4a4"], "no token groups"),
         (["--base", "cod-tdq-plus"], "is a PlusConfig, which has no tau and zero_ratio"),
         (["--base", "cod-tdq-gaurded"], "did you mean 'cod-tdq-guarded'?"),

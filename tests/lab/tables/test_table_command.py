@@ -179,6 +179,13 @@ def test_other_bad_input(run, tmp_path, results):
     assert "metric Q is not in the results" in run(results, "--metric", "Q")[2]
 
 
+def test_the_command_offers_every_kind_and_style():
+    from codtdq.lab.commands import table
+    from codtdq.lab.tables import KINDS, STYLES
+
+    assert set(table._KINDS) == {"all", *KINDS} and table._STYLES == STYLES
+
+
 def test_needs_no_torch(results):
     code = (
         "import sys; from codtdq.lab.tables import *; "

@@ -7,10 +7,8 @@ import sys
 from typing import Any
 
 from codtdq.cli.common import add_calibration, print_json, refuse_option, table, verb
-from codtdq.lab.commands import bench_speed
+from codtdq.lab.commands import bench_model, bench_speed
 from codtdq.lab.commands.options import model_file, whole_numbers, words
-
-COLUMNS = ("S", "wF", "E_mean", "F_mean", "MAE")
 
 
 def register(verbs: Any) -> None:
@@ -19,6 +17,7 @@ def register(verbs: Any) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _register_accuracy(kinds)
     bench_speed.register(kinds)
+    bench_model.register(kinds)
 
 
 def _register_accuracy(kinds: Any) -> None:
@@ -149,6 +148,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
+    from codtdq.lab.tables import COLUMNS
+
     header = ["model", "method", "data set", "seed", "stress", "images", *COLUMNS]
     lines = []
     for row in rows:

@@ -63,7 +63,8 @@ def _register_latency(kinds: Any) -> None:
         "--methods",
         type=words,
         metavar="P,..",
-        help=f"beside fp32 (default {','.join(DEFAULT_METHODS)})",
+        help="any of `codtdq list methods`, beside fp32; what the engine does not take is "
+        f"simulated and its row says so (default {','.join(DEFAULT_METHODS)})",
     )
     parser.add_argument("--batch", type=positive_numbers, metavar="N,..", help="default 1")
     parser.add_argument(
@@ -135,6 +136,7 @@ def _register_deployment(kinds: Any) -> None:
             "--untrained",
             "--models cfrn-small,escnet-small --batch 1 --threads 1",
             "--checkpoint cfrn=cfrn.pth --checkpoint escnet=escnet.pth --format markdown",
+            "--models cfrn --untrained --methods ptq4sam,repq-vit,igq-vit --out runtime.json",
         ],
     )
     parser.add_argument(
@@ -161,6 +163,14 @@ def _register_deployment(kinds: Any) -> None:
         default=4,
         metavar="N",
         help="images per forward pass (default 4, as in the paper)",
+    )
+    parser.add_argument(
+        "--methods",
+        type=words,
+        default=[],
+        metavar="P,..",
+        help="beside fp32, w4a4, dstg-only and cod-tdq; the paper's table has "
+        "ptq4sam,repq-vit,igq-vit (default none)",
     )
     parser.add_argument(
         "--processes",
@@ -316,6 +326,7 @@ def run_deployment(args: argparse.Namespace) -> int:
     threads = _threads([args.threads or cores()])[0]
     results = measure(
         args.models,
+        rivals=args.methods,
         batch=args.batch,
         threads=threads,
         seconds=args.seconds,

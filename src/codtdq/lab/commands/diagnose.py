@@ -17,6 +17,7 @@ from codtdq.cli.common import (
     verb,
 )
 from codtdq.errors import ConfigError
+from codtdq.lab.commands.options import words
 
 if TYPE_CHECKING:
     from codtdq.lab.diagnosis import Diagnosis
@@ -36,6 +37,7 @@ def register(verbs: Any) -> None:
             "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",
             "--model cfrn --checkpoint cfrn.pth --dataset CAMO --data-root ~/cod --out runs/camo",
             "--method w4a4,repq-vit --dataset camosynth/test-spikes --archive raw --out runs/why",
+            "--layers '*.attn.qkv,*.mlp.fc1' --out runs/weights",
         ],
     )
     add_model(parser, packed=False)
@@ -86,6 +88,14 @@ def register(verbs: Any) -> None:
         default=0.01,
         metavar="G",
         help="largest share of a non-boundary token (default 0.01)",
+    )
+    parser.add_argument(
+        "--layers",
+        type=words,
+        default=[],
+        metavar="PATTERN,..",
+        help="whose weights the histograms show: names of operators, * and ? allowed (default: the "
+        "largest attention and the largest MLP weight)",
     )
     parser.add_argument(
         "--archive", metavar="DIR", help="also keep every input as safetensors (large)"
@@ -156,6 +166,7 @@ def _diagnosed(args: argparse.Namespace) -> Diagnosis:
         budget=args.budget,
         archive=args.archive,
         keep_images=args.images,
+        layers=args.layers,
         command=command_of(args),
     )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from codtdq.lab.selection import LayerChoice, Selection, Terms
 
 IMAGES = 16
+BASES = {"extended": "cod-tdq-guarded", "paper": "cod-tdq"}  # of each score, unless --base
 SHOWN = 10  # rows of the table; --json has all
 
 
@@ -35,15 +36,23 @@ def register(verbs: Any) -> None:
             "",
             "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --calibration-images 8",
             "--base cod-tdq --per-layer --out selected.json",
+            "--score paper --model cfrn --checkpoint cfrn.pth",
         ],
     )
     add_model(parser, packed=False)
     add_weights(parser)
     parser.add_argument(
+        "--score",
+        choices=list(BASES),
+        default="extended",
+        help="extended: drift of logits and features first (default); paper: the terms of the "
+        "paper alone, feature drift, eta, rho_0 and boundary rho_0, which count alike",
+    )
+    parser.add_argument(
         "--base",
-        default="cod-tdq-guarded",
         metavar="NAME",
-        help="variant of the paper's method that the choice goes into (default cod-tdq-guarded)",
+        help="variant of the paper's method that the choice goes into (default cod-tdq-guarded, "
+        "with --score paper cod-tdq)",
     )
     parser.add_argument(
         "--g",
@@ -97,6 +106,9 @@ def run(args: argparse.Namespace) -> None:
     count = IMAGES if args.calibration_images is None else args.calibration_images
     if count < 1:
         raise ConfigError(f"--calibration-images is {count}; accepted: 1 or more images")
+    if args.per_layer and args.score == "paper":
+        raise ConfigError("--score paper chooses one setting for all; leave --per-layer out")
+    args.base = args.base or BASES[args.score]
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
     named = open_config(model, name=args.base)
     assert named is not None
@@ -106,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
         candidate.config(base)  # a value out of range is an error before anything is computed
     data = open_images(args.calibration or CALIBRATION_SPLIT, args.data_root, limit=count)
     selector = Selector(model, base, CalibrationImages(model, data, count=len(data)))
-    selection = select(selector, candidates)
+    selection = select(selector, candidates, score=args.score)
     config, layers, mixed = selection.config, list["LayerChoice"](), None
     if args.per_layer:
         config, layers = select_per_layer(selector, candidates)
@@ -134,11 +146,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _grid_text(selection: Selection) -> str:
-    terms = ("logits", "features", "eta", "rho0", "boundary")
+    from codtdq.lab.selection import SCORES
+
+    terms = list(SCORES[selection.score])
     rows = [
         [
             str(one.candidate),
-            f"{one.terms.score:.4f}",
+            f"{one.terms.weighted(selection.score):.4f}",
             *(f"{getattr(one.terms, term):.4f}" for term in terms),
             f"{one.act_bits:.2f}",
         ]
@@ -148,7 +162,22 @@ def _grid_text(selection: Selection) -> str:
     left = len(selection.scored) - len(rows)
     if left:
         text += f"\n... and {left} with a higher score (--json has all)"
-    return f"{text}\n\nchosen: {selection.chosen.candidate}"
+    return f"{text}\n\nchosen: {selection.chosen.candidate}\n{_paper_text(selection)}"
+
+
+def _paper_text(selection: Selection) -> str:
+    """Say whether the setting of the paper is the one that was selected."""
+    from codtdq.lab.selection import PAPER_SETTING
+
+    name, found = f"the paper's setting ({PAPER_SETTING})", selection.paper_setting
+    if found is None:
+        return f"{name} is not among the candidates"
+    if found.selected:
+        return f"{name} is the one selected"
+    text = f"{name} is not selected: rank {found.rank} of {found.of}, score {found.score:.4f}"
+    if found.better:
+        text += f"; {found.better} are as low or lower in every term: no positive weights select it"
+    return text
 
 
 def _layers_text(layers: list[LayerChoice], mixed: Terms, selection: Selection) -> str:

@@ -11,7 +11,20 @@ from typing import Any
 from codtdq.cli.common import verb
 from codtdq.io import write_text
 
-_KINDS = ("all", "main", "ablation", "bits", "gain", "stats")
+_KINDS = (
+    "all",
+    "main",
+    "escnet",
+    "ablation",
+    "bits",
+    "gain",
+    "stats",
+    "runtime",
+    "storage",
+    "weights",
+    "operators",
+    "variants",
+)
 _STYLES = ("paper", "markdown", "csv", "latex")
 
 
@@ -26,14 +39,22 @@ def register(verbs: Any) -> None:
             "runs/bench/results.jsonl --table main --style latex --out main.tex",
             "runs/a runs/b --table stats --metric S,MAE",
             "runs/bench --table main --style csv",
+            "runtime.json --table runtime --with-published",
+            "--table variants --style markdown",
         ],
     )
-    parser.add_argument("results", nargs="+", help="results.jsonl, or the folder of a run")
+    parser.add_argument(
+        "results",
+        nargs="*",
+        help="results.jsonl, or the folder of a run; for runtime, storage, weights and operators "
+        "the .json file that `codtdq bench latency`, `deployment`, `storage`, `weights` or "
+        "`operators` wrote with --out; variants needs none",
+    )
     parser.add_argument(
         "--table",
         choices=_KINDS,
         metavar="T",
-        help=f"{', '.join(_KINDS)} (default: all that the results can fill; for csv main)",
+        help=f"{', '.join(_KINDS)} (default: all that the results can fill; for csv the first)",
     )
     parser.add_argument(
         "--style",
@@ -47,15 +68,16 @@ def register(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="M",
-        help="columns, several with commas (default S,wF,E_mean,F_mean,MAE; F_max beside the "
-        "paper's numbers, as its text defines them)",
+        help="columns, several with commas (default S,wF,E_mean,F_max,MAE: F_max is the paper's F)",
     )
     parser.add_argument(
         "--with-published",
         action="store_true",
         help="the paper's own numbers beside ours; refused for other models or data",
     )
-    parser.add_argument("--digits", type=int, default=3, metavar="N", help="decimals (default 3)")
+    parser.add_argument(
+        "--digits", type=int, metavar="N", help="decimals of scores (default 3, of escnet 4)"
+    )
     parser.add_argument(
         "--width", type=int, metavar="N", help="break aligned text here (default: the terminal)"
     )
@@ -66,15 +88,32 @@ def register(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Read, build, render, print or write."""
     from codtdq.errors import ConfigError
-    from codtdq.lab.tables import build_tables, read_results, render_tables, tables_to_dict
+    from codtdq.lab.tables import (
+        Results,
+        build_tables,
+        is_document,
+        read_documents,
+        read_results,
+        render_tables,
+        tables_to_dict,
+    )
 
-    if not 1 <= args.digits <= 9:
+    if args.digits is not None and not 1 <= args.digits <= 9:
         raise ConfigError(f"--digits is {args.digits}; accepted: 1 to 9")
+    if not args.results and args.table != "variants":
+        raise ConfigError(
+            "no results given; name results.jsonl, the folder of a run or .json files"
+        )
     metrics = [name for part in args.metric for name in part.replace(",", " ").split()]
-    kind = args.table or ("main" if args.style == "csv" and not args.json else "all")
+    rows = [path for path in args.results if not is_document(path)]
+    documents = read_documents([path for path in args.results if is_document(path)])
+    kind = args.table or "all"
+    if args.table is None and args.style == "csv" and not args.json:
+        kind = "main" if rows else documents.kinds()[0]
     tables = build_tables(
-        read_results(args.results),
+        read_results(rows) if rows else Results(()),
         kind,
+        documents=documents,
         metrics=list(dict.fromkeys(metrics)) or None,
         digits=args.digits,
         with_published=args.with_published,

@@ -31,7 +31,7 @@ from codtdq.lab.diagnosis.record import (
 )
 from codtdq.lab.diagnosis.survey import Labels, Survey
 from codtdq.lab.diagnosis.tokens import TokenMaps, token_maps
-from codtdq.lab.diagnosis.weights import sampled_weights, weight_records, weight_samples
+from codtdq.lab.diagnosis.weights import chosen_weights, weight_records, weight_samples
 from codtdq.methods import list_methods, method_info
 from codtdq.metrics import MetricSuite
 from codtdq.operators.record import effective_bits
@@ -53,6 +53,7 @@ def diagnose(
     budget: str = "fast",
     archive: str | Path | None = None,
     keep_images: int = 4,
+    layers: Sequence[str] = (),
     command: str = "",
 ) -> Diagnosis:
     """Diagnose a float model under methods of the benchmark, image by image.
@@ -64,6 +65,8 @@ def diagnose(
     gamma: (gamma_bdry, gamma_nonbdry) on the occupancy of a token.
     archive: a directory for X, c, Delta, sigma, X_hat of every input (S4.5).
     keep_images: images of which pictures are kept for `gallery`.
+    layers: patterns of operator names whose weights are kept for histograms; by default the
+        largest attention and the largest MLP weight.
 
     Masks label tokens in the statistics and score predictions; no quantizer sees them.
     """
@@ -74,8 +77,9 @@ def diagnose(
     _check(names, methods, limit, dataset)
     limit = min(limit, len(dataset))
     model = model.eval()
+    kept_weights = chosen_weights(model, layers)
     maps = token_maps(model, input_of(model, dataset[0]))
-    run = _Run(dataset, limit, maps, protocol, keep_images, archive, sampled_weights(model))
+    run = _Run(dataset, limit, maps, protocol, keep_images, archive, kept_weights)
     records = [run.method(model, FLOAT, "FP32")]
     for name in names:
         if isinstance(methods, Mapping):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
 import torch
 from torch import Tensor, nn
 
+from codtdq.errors import ConfigError
 from codtdq.lab.diagnosis.record import WeightRecord, WeightSample
 from codtdq.numerics.projection import kth_smallest, rank_of
 from codtdq.planning.plan import Site
@@ -52,6 +56,29 @@ def sampled_weights(model: nn.Module) -> list[str]:
         return weight.numel() if isinstance(weight, Tensor) else 0
 
     return [max(part, key=size).name for part in chosen if part]
+
+
+def chosen_weights(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Names of the operators that match a pattern, in the order of the patterns.
+
+    patterns: whole names with * and ?, such as `*.blocks.10.attn.qkv`; without any,
+    `sampled_weights`.
+    """
+    if not patterns:
+        return sampled_weights(model)
+    names = [op.name for op in operators(model) if op.kind != "other"]
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            end = pattern.rpartition(".")[2].strip("*")
+            near = [name for name in names if end and name.endswith(end)] or names
+            raise ConfigError(
+                f"--layers {pattern}: no Linear or Conv of the model has such a name; there are "
+                f"{len(names)}, e.g. {', '.join(near[:3])} (* stands for anything)"
+            )
+        found |= dict.fromkeys(matched)
+    return list(found)
 
 
 def weight_samples(model: nn.Module, method: str, names: list[str]) -> list[WeightSample]:

@@ -44,6 +44,9 @@ class Candidate:
         return cls(config.act_group_size, config.tau, config.zero_ratio)
 
 
+PAPER_SETTING = Candidate(32, 1.0, 0.2)  # S3.1: the one that self-selection is said to find
+
+
 def candidate_grid(
     groups: Sequence[int] = GROUPS,
     taus: Sequence[float | None] = TAUS,

@@ -11,9 +11,15 @@ from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.lab.selection.band import PredictedBand
-from codtdq.lab.selection.candidates import Candidate, apply_config, candidate_grid, check_base
+from codtdq.lab.selection.candidates import (
+    PAPER_SETTING,
+    Candidate,
+    apply_config,
+    candidate_grid,
+    check_base,
+)
 from codtdq.lab.selection.features import Drift, FloatReference, logits_of, tapped
-from codtdq.lab.selection.score import WEIGHTS, Terms, bounded
+from codtdq.lab.selection.score import EXTENDED, SCORES, Terms, bounded, check_score
 from codtdq.lab.selection.statistics import InputStatistics
 from codtdq.methods import quantize_model
 from codtdq.planning import CodTdqConfig
@@ -28,10 +34,36 @@ class Scored:
     terms: Terms
     act_bits: float  # effective bits per activation, scales included: what the setting costs
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, score: str = EXTENDED) -> dict[str, Any]:
         """Return the JSON-ready form."""
         fields = self.candidate.fields()
-        return {**fields, "bits_per_activation": self.act_bits, **self.terms.to_dict()}
+        return {**fields, "bits_per_activation": self.act_bits, **self.terms.to_dict(score)}
+
+
+@dataclass(frozen=True)
+class PaperSetting:
+    """Where (g, tau, zr) = (32, 1, 0.2), which the paper says is selected, ended up."""
+
+    rank: int  # 1: it is the one that is selected
+    of: int
+    score: float
+    better: int  # settings with no term higher and one lower: any positive weights prefer them
+
+    @property
+    def selected(self) -> bool:
+        """Whether it has the lowest score."""
+        return self.rank == 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready form."""
+        return {
+            **PAPER_SETTING.fields(),
+            "selected": self.selected,
+            "rank": self.rank,
+            "of": self.of,
+            "score": self.score,
+            "lower_in_every_term": self.better,
+        }
 
 
 @dataclass
@@ -41,6 +73,7 @@ class Selection:
     base: CodTdqConfig
     images: int
     scored: list[Scored] = field(default_factory=list)
+    score: str = EXTENDED
 
     @property
     def chosen(self) -> Scored:
@@ -52,14 +85,28 @@ class Selection:
         """What `codtdq quantize` takes."""
         return self.chosen.candidate.config(self.base).replace(name=f"{self.base.name}-selected")
 
+    @property
+    def paper_setting(self) -> PaperSetting | None:
+        """What became of the paper's setting; None if it was no candidate."""
+        places = [i for i, one in enumerate(self.scored) if one.candidate == PAPER_SETTING]
+        if not places:
+            return None
+        terms = self.scored[places[0]].terms
+        better = sum(one.terms.below(terms, self.score) for one in self.scored)
+        score = terms.weighted(self.score)
+        return PaperSetting(places[0] + 1, len(self.scored), score, better)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready form."""
+        paper = self.paper_setting
         return {
             "base": self.base.name,
             "images": self.images,
-            "weights": dict(WEIGHTS),
-            "chosen": self.chosen.to_dict(),
-            "candidates": [one.to_dict() for one in self.scored],
+            "score": self.score,
+            "weights": dict(SCORES[self.score]),
+            "chosen": self.chosen.to_dict(self.score),
+            "paper_setting": None if paper is None else paper.to_dict(),
+            "candidates": [one.to_dict(self.score) for one in self.scored],
             "config": self.config.to_dict(),
         }
 
@@ -118,16 +165,20 @@ def select(
     selector: Selector,
     candidates: Sequence[Candidate] | None = None,
     *,
+    score: str = EXTENDED,
     on_scored: Callable[[Scored], None] | None = None,
 ) -> Selection:
     """Score every candidate (default: `candidate_grid()`) and sort them.
 
+    score: "extended", or "paper" for the terms of S3.1 alone.
+
     A tie goes to the one that costs fewer bits, then to the first.
     """
+    check_score(score)
     candidates = candidate_grid() if candidates is None else candidates
     if not candidates:
         raise ConfigError("selection got no candidates; give at least one (g, tau, zr)")
-    selection = Selection(selector.base, len(selector.reference))
+    selection = Selection(selector.base, len(selector.reference), score=score)
     with Progress("selecting", len(candidates)) as bar:
         for candidate in candidates:
             terms, bits = selector.score(candidate.config(selector.base))
@@ -135,7 +186,7 @@ def select(
             if on_scored is not None:
                 on_scored(selection.scored[-1])
             bar.step(note=str(candidate))
-    selection.scored.sort(key=lambda one: (one.terms.score, one.act_bits))
+    selection.scored.sort(key=lambda one: (one.terms.weighted(score), one.act_bits))
     return selection
 
 

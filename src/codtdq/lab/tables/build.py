@@ -8,27 +8,43 @@ from typing import Any
 from codtdq.errors import ConfigError, DataError
 from codtdq.lab.tables import csvfile, latex, markdown, text
 from codtdq.lab.tables.catalogue import FLOAT
+from codtdq.lab.tables.documents import MADE_BY, Documents
 from codtdq.lab.tables.entries import Entry, Scope, scopes_of
 from codtdq.lab.tables.gain import gain_table
 from codtdq.lab.tables.layout import Options, Table, decimal
+from codtdq.lab.tables.operators import operators_tables
 from codtdq.lab.tables.published import check_comparable, published_entry
 from codtdq.lab.tables.results import Results
-from codtdq.lab.tables.scores import ablation_table, bits_table, main_table
+from codtdq.lab.tables.runtime import runtime_tables
+from codtdq.lab.tables.scores import ablation_table, bits_table, escnet_table, main_table
 from codtdq.lab.tables.significance import stats_table
+from codtdq.lab.tables.storage import storage_table
+from codtdq.lab.tables.variants import variants_table
+from codtdq.lab.tables.weights import weights_tables
 
-KINDS = ("main", "ablation", "bits", "gain", "stats")
+OVERVIEW = ("main", "ablation", "bits", "gain", "stats")  # what "all" makes of benchmark rows
+SCORES = (*OVERVIEW, "escnet")  # of rows of `bench accuracy`; main shows ESCNet too
+DEFINED = ("variants",)  # of nothing but the package
+KINDS = (*SCORES, *MADE_BY, *DEFINED)
 STYLES = ("paper", "markdown", "csv", "latex")
-COLUMNS = ("S", "wF", "E_mean", "F_mean", "MAE")
-# The paper's text calls its F column the max F-measure: only F_max may stand beside it.
-PUBLISHED_COLUMNS = ("S", "wF", "E_mean", "F_max", "MAE")
+# The paper's text calls its F column the max F-measure.
+COLUMNS = ("S", "wF", "E_mean", "F_max", "MAE")
+DIGITS, ESCNET_DIGITS = 3, 4  # Table S2 has one digit more
 
-_PER_SCOPE = {"main": main_table, "ablation": ablation_table, "bits": bits_table}
+_PER_SCOPE = {
+    "main": main_table,
+    "escnet": escnet_table,
+    "ablation": ablation_table,
+    "bits": bits_table,
+}
 _NEEDS = {
     "main": "at least one method that is no ablation",
+    "escnet": "rows of escnet or escnet-small",
     "ablation": "a variant such as dstg-only or dcrp-only",
     "bits": "two of fp32, w8a8, w4a8, w4a4",
     "gain": "cod-tdq and a W4A4 baseline on one data set",
     "stats": "a W4A4 baseline and another method on one data set",
+    **{kind: f"a .json file of codtdq {command} --out" for kind, command in MADE_BY.items()},
 }
 
 
@@ -36,36 +52,59 @@ def build_tables(
     results: Results,
     kind: str = "all",
     *,
+    documents: Documents | None = None,
     metrics: Sequence[str] | None = None,
-    digits: int = 3,
+    digits: int | None = None,
     with_published: bool = False,
 ) -> list[Table]:
-    """Return every table of a kind that the results can fill; "all" is every kind.
+    """Return every table of a kind that the results can fill.
 
+    kind: "all" is every kind of score table that the rows fill but the one of ESCNet alone, and
+        what the documents hold.
+    documents: results of the other benchmarks, for runtime, storage, weights and operators.
     metrics: columns of score tables, and what paired statistics compare (only S if not given).
+    digits: of scores; 3 unless given, 4 in the table of ESCNet.
     with_published: the paper's numbers beside ours; an error unless every row is the paper's
         model on the paper's data.
     """
+    documents = documents or Documents()
     if kind not in ("all", *KINDS):
         raise ConfigError(f"table is {kind!r}; accepted: all, {', '.join(KINDS)}")
-    if with_published:
-        check_comparable(results.rows)
-    columns = tuple(metrics or (PUBLISHED_COLUMNS if with_published else COLUMNS))
-    _check_metrics(results, columns)
-    options = Options(columns, digits, with_published)
+    kinds = [*(OVERVIEW if results.rows else ()), *documents.kinds()] if kind == "all" else [kind]
+    columns = tuple(metrics or COLUMNS)
+    if results.rows and set(kinds) & set(SCORES):
+        if with_published:
+            check_comparable(results.rows)
+        _check_metrics(results, columns)
     scopes = scopes_of(results.rows)
     tables = []
-    for name in KINDS if kind == "all" else (kind,):
+    for name in kinds:
+        shown = digits or (ESCNET_DIGITS if name == "escnet" else DIGITS)
+        options = Options(columns, shown, with_published)
+        if name not in SCORES:
+            tables += _of_documents(name, documents, options)
+            continue
         compared = list(metrics or ("S",)) if kind == "stats" else ["S"]
-        tables += _tables(name, scopes, options, compared)
+        found = _tables(name, scopes, options, compared)
+        for table in found:
+            table.notes += _shared_notes(results, scopes, options, table.kind)
+        tables += found
     if not tables:
-        wanted = "; ".join(
-            f"{name}: {_NEEDS[name]}" for name in (KINDS if kind == "all" else [kind])
-        )
+        wanted = "; ".join(f"{name}: {_NEEDS[name]}" for name in kinds or OVERVIEW)
         raise DataError(f"the results cannot fill this table; needed for {wanted}")
-    for table in tables:
-        table.notes += _shared_notes(results, scopes, options, table.kind)
     return tables
+
+
+def _of_documents(name: str, documents: Documents, options: Options) -> list[Table]:
+    """Return tables of what is no score: of documents, or of the package itself."""
+    if name in DEFINED:
+        return [variants_table(options)]
+    if not getattr(documents, name):
+        return []
+    if name == "storage":
+        return [storage_table(documents.storage, options)]
+    make = {"runtime": runtime_tables, "weights": weights_tables, "operators": operators_tables}
+    return make[name](getattr(documents, name), options)
 
 
 def render_tables(

@@ -60,27 +60,50 @@ class Variant:
     dstg: bool
     constraints: str  # active constraints of DCRP
     scope: str
+    description: str
+
+    @property
+    def dcrp(self) -> bool:
+        """Whether any range is projected."""
+        return self.constraints != "-"
 
 
+_BOTH = "C1 + C2"
 ABLATION: dict[str, Variant] = {
-    "w4a4": Variant(False, "-", "shared range"),
-    "per-tensor": Variant(False, "-", "fixed global range"),
-    "dstg-only": Variant(True, "-", "all operators"),
-    "dstg-everywhere": Variant(True, "-", "shared ranges of the model included"),
-    "dstg-only-per-tensor-conv": Variant(True, "-", "shared ranges read per tensor"),
-    "dcrp-attn": Variant(False, "C1 + C2", "attention only"),
-    "dcrp-only": Variant(False, "C1 + C2", "all operators"),
-    "dcrp-only-fixed": Variant(False, "C1 + C2", "fixed by calibration"),
-    "c1-only": Variant(False, "C1", "all operators"),
-    "c2-only": Variant(False, "C2", "all operators"),
-    "cod-tdq": Variant(True, "C1 + C2", "all operators"),
-    "cod-tdq-per-tensor-conv": Variant(True, "C1 + C2", "shared ranges read per tensor"),
-    "cod-tdq-literal": Variant(True, "C1 + C2", "the paper to the letter"),
-    "cod-tdq-linear-dcrp": Variant(True, "C1 + C2", "bounds in Linear operators only"),
-    "cod-tdq-fc2-a8": Variant(True, "C1 + C2", "second MLP layers read 8 bits"),
-    "cod-tdq-bias": Variant(True, "C1 + C2", "and the mean of Linear outputs corrected"),
-    "cod-tdq-affine": Variant(True, "C1 + C2", "and mean and slope corrected"),
-    "cod-tdq-guarded": Variant(True, "C1 + C2", "where it lowers the error"),
+    "w4a4": Variant(False, "-", "shared range", "one range per tensor, from each image"),
+    "per-tensor": Variant(False, "-", "fixed global range", "one range per tensor, calibrated"),
+    "dstg-only": Variant(True, "-", "all operators", "base radii of token groups, not projected"),
+    "dstg-everywhere": Variant(
+        True, "-", "shared ranges of the model included", "token groups also in CFRN's convolutions"
+    ),
+    "dstg-only-per-tensor-conv": Variant(
+        True, "-", "shared ranges read per tensor", "the other reading of CFRN's convolutions"
+    ),
+    "dcrp-attn": Variant(False, _BOTH, "attention only", "projected shared range, CFRN's control"),
+    "dcrp-only": Variant(False, _BOTH, "all operators", "projected shared range, ESCNet's control"),
+    "dcrp-only-fixed": Variant(
+        False, _BOTH, "fixed by calibration", "projected shared range, radii from calibration"
+    ),
+    "c1-only": Variant(False, "C1", "all operators", "shared range under the step bound alone"),
+    "c2-only": Variant(False, "C2", "all operators", "shared range under the zero-bin bound alone"),
+    "cod-tdq": Variant(True, _BOTH, "all operators", "the full method"),
+    "cod-tdq-per-tensor-conv": Variant(
+        True, _BOTH, "shared ranges read per tensor", "the other reading of CFRN's convolutions"
+    ),
+    "cod-tdq-literal": Variant(
+        True, _BOTH, "the paper to the letter", "Algorithm S1, all operators at 4 bits"
+    ),
+    "cod-tdq-linear-dcrp": Variant(
+        True, _BOTH, "bounds in Linear operators", "token groups of convolutions not projected"
+    ),
+    "cod-tdq-fc2-a8": Variant(True, _BOTH, "all operators", "second MLP layers read 8 bits"),
+    "cod-tdq-bias": Variant(
+        True, _BOTH, "all operators", "and the mean of Linear outputs corrected"
+    ),
+    "cod-tdq-affine": Variant(True, _BOTH, "all operators", "and their mean and slope corrected"),
+    "cod-tdq-guarded": Variant(
+        True, _BOTH, "where it lowers the error", "a bound counts only where it helps its group"
+    ),
 }
 # Variants that stand in the ablation table only.
 ABLATION_ONLY = frozenset(ABLATION) - {"w4a4", *GROUPS["Ours"]}

@@ -127,6 +127,13 @@ def decimal(value: float, digits: int, *, sign: bool = False) -> str:
     return ("-" if rounded < 0 else "+" if sign else "") + text
 
 
+def fixed(value: float, digits: int) -> str:
+    """With a leading zero, for quantities that are no scores; halves are rounded up."""
+    text = decimal(value, digits)
+    sign, rest = ("-", text[1:]) if text.startswith("-") else ("", text)
+    return sign + ("0" + rest if rest.startswith(".") else rest)
+
+
 def plain(value: Any) -> str:
     """Return a property of a method in words."""
     if value is None or value == "":

@@ -12,13 +12,18 @@ from codtdq.errors import DataError
 from codtdq.lab.tables.catalogue import stress_title
 from codtdq.lab.tables.results import Row
 
-# Where tables print the same cell, the first of these is shown: S3 has one digit more than 3.
-_PREFERRED = ("2", "S3", "4", "1", "3")
+# Where tables print the same cell, the first of these is shown: S2 has one digit more than 3.
+_PREFERRED = ("2", "S2", "4", "1", "3")
 
 
 @lru_cache(maxsize=1)
 def published() -> dict[str, Any]:
-    """The data file: models, data sets with their number of images, entries, gains, notes."""
+    """The data file: every number of the paper, each with the place where it stands.
+
+    `entries` are the scores of tables 1 to 4 and S2; other tables have parts of their own, whose
+    rows say their `table`, and `tables` gives its label. `statements` are the numbers of figures
+    and text, with the words around them.
+    """
     text = files("codtdq.lab.tables").joinpath("published.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     return data
@@ -38,6 +43,19 @@ def published_gain(model: str, dataset: str) -> dict[str, Any] | None:
     """Return a row of the paper's gain table; None if it has none."""
     rows = published()["gains"]
     return next((r for r in rows if (r["model"], r["dataset"]) == (model, dataset)), None)
+
+
+def published_rows(part: str, **wanted: Any) -> list[dict[str, Any]]:
+    """Return the rows of a part of the data file whose fields are as wanted, in their order."""
+    rows: list[dict[str, Any]] = published()[part]
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def stated(where: str, what: str) -> dict[str, float]:
+    """Return the numbers that a sentence or caption gives; `what` is the beginning of its words."""
+    (found,) = [s for s in published_rows("statements", where=where) if s["what"].startswith(what)]
+    values: dict[str, float] = found["values"]
+    return values
 
 
 def check_comparable(rows: Iterable[Row]) -> None:

@@ -1,4 +1,4 @@
-"""Tables of scores: methods down, data sets times metrics across (the paper's 1, 2, 3, 4, S3)."""
+"""Tables of scores: methods down, data sets times metrics across (the paper's 1, 2, 3, 4, S2)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from codtdq.lab.tables.layout import (
 from codtdq.lab.tables.provenance import statement
 from codtdq.lab.tables.published import published_entry
 
+ESCNET = "escnet"  # also the first word of its smaller model
 Line = tuple[str, str | None]  # method and budget: one line of a table
 Setting = Callable[[Entry], tuple[str, ...]]
 
@@ -41,7 +42,7 @@ _LEGEND = (
 
 
 def main_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Table | None:
-    """Tables 2, 3 and S3: every method with how it works, what it costs and what it scores."""
+    """Tables 2, 3 and S2: every method with how it works, what it costs and what it scores."""
     used = [entry for entry in entries if entry.method not in ABLATION_ONLY]
     if not used:
         return None
@@ -57,6 +58,17 @@ def main_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Tabl
     build = _ScoreTable("main", used, columns, _properties, lambda e: groups.get(e.method, OTHER))
     notes = [*statement(used), _LEGEND, _RANK_W4A4]
     return build.table(scope, f"W4A4 post-training quantization: {scope}", notes, options)
+
+
+def escnet_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Table | None:
+    """Table S2: scores of ESCNet alone, as the paper lays them out, without other columns."""
+    used = [entry for entry in entries if entry.method not in ABLATION_ONLY]
+    if not used or scope.model.split("-")[0] != ESCNET:
+        return None
+    groups = {name: group for group, names in GROUPS.items() for name in names}
+    build = _ScoreTable("escnet", used, [], lambda _: (), lambda e: groups.get(e.method, OTHER))
+    notes = [*statement(used), _RANK_W4A4]
+    return build.table(scope, f"W4A4 post-training quantization on ESCNet: {scope}", notes, options)
 
 
 def ablation_table(scope: Scope, entries: Sequence[Entry], options: Options) -> Table | None:
@@ -104,7 +116,7 @@ def _properties(entry: Entry) -> tuple[str, ...]:
 
 
 class _ScoreTable:
-    """Shared by the three: lines by method, scores by data set."""
+    """Shared by the four: lines by method, scores by data set."""
 
     def __init__(
         self,

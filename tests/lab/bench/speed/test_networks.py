@@ -31,6 +31,8 @@ def test_rows_hold_times_and_ratios_of_the_same_rounds(tiny):
     ratio = fp32["wall_ms"]["median"] / ours["wall_ms"]["median"]
     assert ours["speedup"]["median"] == pytest.approx(ratio)
     assert other["difference"] < 1e-5 and "channels_last" in other["execution"]
+    assert fp32["weight_bytes"] == tiny.members["fp32"].path.stat().st_size > 4 * 929
+    assert ours["weight_bytes"] == tiny.members["cod-tdq"].bytes and "weight_bytes" not in other
     cover = coverage(tiny)["cod-tdq"]
     assert cover["native_operators"] == cover["quantized_operators"] == 2
     assert cover["macs"] == 32 * 32 * (32 * 27 + 32)
@@ -146,6 +148,21 @@ def test_the_deployment_table_is_complete(engine, monkeypatch):
     fp32, *_, ours = result["rows"]
     assert fp32["weight_bytes"] > 4 * 929 and ours["weight_bytes"] == result["storage"]["total"]
     assert result["coverage"]["of_macs"] == 1.0 and set(result["overhead"]) >= {"dstg", "dcrp"}
+
+
+def test_rivals_are_timed_by_name_and_say_how_they_run(engine, monkeypatch):
+    fake = dict.fromkeys(fresh_process.FIELDS, 1e6)
+    asked = []
+    monkeypatch.setattr(fresh_process, "run_child", lambda settings: asked.append(settings) or fake)
+    (result,) = run_deployment(
+        [tiny_model.NAME], rivals=["repq-vit"], batch=1, seconds=0, repeats=1, untrained=True
+    )
+    rows = {row["candidate"]: row for row in result["rows"]}
+    assert list(rows) == ["fp32", "w4a4", "repq-vit", "dstg-only", "cod-tdq"]
+    assert rows["repq-vit"]["execution"] == "simulated" and rows["repq-vit"]["weight_bytes"] > 0
+    assert rows["w4a4"]["execution"].startswith("native int4")
+    backends = [(s["path"].rpartition("/")[2], s["backend"]) for s in asked if s["packed"]]
+    assert ("repq-vit", "reference") in backends and ("w4a4", "cpu") in backends
 
 
 def test_unknown_methods_fail_before_anything_is_built(engine):

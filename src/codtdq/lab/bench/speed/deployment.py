@@ -16,12 +16,13 @@ from codtdq.lab.bench.speed.subjects import Subjects, prepared
 from codtdq.lab.bench.speed.timing import Timing, speedup
 
 NAIVE, GROUPS, METHOD = "w4a4", "dstg-only", "cod-tdq"
-METHODS = (NAIVE, GROUPS, METHOD)
+RIVALS = ("ptq4sam", "repq-vit", "igq-vit")  # that the paper's table has beside these
 
 
 def run_deployment(
     models: Sequence[str],
     *,
+    rivals: Sequence[str] = (),
     batch: int = 4,
     threads: int = 1,
     seconds: float = 60.0,
@@ -32,13 +33,14 @@ def run_deployment(
 ) -> list[dict[str, Any]]:
     """Measure one table per model.
 
-    batch: images per forward pass; 4 as in the paper. repeats: processes per peak memory.
+    rivals: further methods, by name. batch: images per forward pass; 4 as in the paper.
+    repeats: processes per peak memory.
     """
     results = []
     for model in models:
         with prepared(
             model,
-            METHODS,
+            [NAIVE, *rivals, GROUPS, METHOD],
             checkpoint=(checkpoints or {}).get(model),
             untrained=untrained,
             write_fp32=True,

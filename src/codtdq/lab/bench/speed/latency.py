@@ -91,7 +91,9 @@ def _cell(
     for name, timing in timings.items():
         row = _row(name, timing, timings[BASELINE], images.shape[0], threads)
         if name in subjects.members:
-            row["execution"] = subjects.members[name].execution
+            subject = subjects.members[name]
+            row["execution"] = subject.execution
+            row["weight_bytes"] = subject.bytes if subject.path.exists() else None
         else:
             row |= {
                 "execution": built[name].runtime,
