@@ -114,7 +114,7 @@ class Decoder(nn.Module):
                     nn.init.zeros_(module.bias)
         for name, module in self.named_modules():
             if isinstance(module, nn.Conv2d) and name.endswith(("logits", "coarse", "reduce")):
-                nn.init.trunc_normal_(module.weight, std=0.01)
+                nn.init.trunc_normal_(module.weight, std=0.05)
 
     def forward(self, maps: Sequence[Tensor], image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Maps [B, C, h, w] and image [B, 3, H, W] -> mask and edge [B, 1, H/4, W/4], coarse."""

@@ -74,7 +74,7 @@ def vit_cod_loss(outputs: Any, mask: Tensor, progress: float) -> Tensor:
     return (
         main
         + 0.5 * _bce_iou(coarse_logits.float(), shares)
-        + 0.5 * dice(torch.sigmoid(edge_logits.float()), edges)
+        + 0.5 * _edge_loss(edge_logits.float(), edges)
     )
 
 
@@ -129,6 +129,14 @@ def uncertainty(prob: Tensor) -> Tensor:
 def edge_of(mask: Tensor) -> Tensor:
     """Morphological gradient (3 x 3 dilation minus erosion) of a mask [B, 1, H, W]."""
     return F.max_pool2d(mask, 3, 1, 1) + F.max_pool2d(-mask, 3, 1, 1)
+
+
+def _edge_loss(logits: Tensor, edges: Tensor) -> Tensor:
+    """BCE in which edge cells, which are few, count as much as all others; plus Dice."""
+    bce = F.binary_cross_entropy_with_logits(logits, edges, reduction="none")
+    on = (bce * edges).sum() / (edges.sum() + 1.0)
+    off = (bce * (1.0 - edges)).sum() / ((1.0 - edges).sum() + 1.0)
+    return (on + off) / 2.0 + dice(torch.sigmoid(logits), edges)
 
 
 def _bce_iou(logits: Tensor, mask: Tensor) -> Tensor:
