@@ -8,6 +8,7 @@ import codtdq
 from codtdq.engine import use_backend
 from codtdq.engine.cpu import library as native_library
 from codtdq.errors import ConfigError
+from codtdq.lab.diagnosis.tokens import token_maps
 from codtdq.models import build_model, model_info
 from codtdq.models.registry import first_output
 from codtdq.models.vit import VisionTransformer, VitConfig
@@ -119,6 +120,18 @@ def test_roles_are_declared_and_every_layer_is_planned():
         "decoder.fuse4.conv": "conv",
     }
     assert {name: sites[name].role for name in roles} == roles
+
+
+def test_the_diagnosis_finds_the_place_of_every_token_but_the_class_token():
+    maps = token_maps(tiny(), photo(70, 70))
+    assert maps.unmapped == []
+    for name in ("encoder.blocks.0.attn.qkv", "encoder.blocks.3.mlp.fc2"):
+        found = maps.get(name, 0)
+        assert found.grid == (5, 5) and found.boxes.shape[0] == 26
+        assert int(found.boxes[0, 0]) == -1  # the class token is nowhere
+        assert (maps.table[found.boxes[8, 0]] * 5).round().tolist() == [1, 2, 2, 3]
+    assert maps.get("decoder.levels.0.proj", 0).boxes.shape[0] == 25
+    assert maps.get("decoder.fuse4.conv", 0).grid == (18, 18)
 
 
 def test_fp32_changes_nothing_and_cod_tdq_little():

@@ -101,7 +101,7 @@ def test_a_graph_without_a_layer_is_refused_by_its_name(onnx, graph_bytes: bytes
     with pytest.raises(CheckpointError, match=r"0 constants read by /backbone/.*/mlp/fc2/MatMul"):
         convert(model.SerializeToString(), TINY)
     del model.graph.initializer[0]
-    with pytest.raises(CheckpointError, match="no constant 'backbone.embeddings.cls_token'"):
+    with pytest.raises(CheckpointError, match=r"no constant 'backbone\.embeddings\.cls_token'"):
         convert(model.SerializeToString(), TINY)
     with pytest.raises(CheckpointError, match="not an ONNX file"):
         convert(b"\xff\xff\xff", TINY)
