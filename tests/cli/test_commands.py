@@ -442,7 +442,18 @@ def test_interrupt_keeps_finished_work_and_resume_goes_on(run, folder, tmp_path,
 
 @pytest.mark.parametrize(
     "name",
-    ["demo", "list", "plan", "doctor", "quantize", "eval", "predict", "train", "export-synth"],
+    [
+        "demo",
+        "list",
+        "plan",
+        "doctor",
+        "quantize",
+        "eval",
+        "predict",
+        "train",
+        "import-encoder",
+        "export-synth",
+    ],
 )
 def test_help_has_examples(run, name):
     code, out, _ = run(name, "--help")

@@ -21,6 +21,7 @@ COMMANDS = (
     "codtdq.lab.commands.diagnose",
     "codtdq.lab.commands.bench",
     "codtdq.lab.commands.train",
+    "codtdq.lab.commands.import_encoder",
     "codtdq.cli.synth",
     "codtdq.lab.commands.table",
     "codtdq.lab.commands.report",

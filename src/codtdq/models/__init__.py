@@ -25,3 +25,4 @@ from codtdq.models import cfrn as _cfrn  # noqa: F401
 from codtdq.models import escnet as _escnet  # noqa: F401
 from codtdq.models import escnet_v2 as _escnet_v2  # noqa: F401
 from codtdq.models import segformer as _segformer  # noqa: F401
+from codtdq.models import vit_cod as _vit_cod  # noqa: F401

@@ -8,6 +8,7 @@ import torch
 
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.lab.training import TrainConfig, export, run
+from codtdq.lab.training.export import model_card
 from codtdq.lab.training.state import RunFolder, read_state
 from codtdq.models.registry import build_model
 from codtdq.models.weights import load_checkpoint
@@ -43,6 +44,17 @@ def test_card_names_sources_settings_and_scores(config: TrainConfig, tmp_path: P
         assert part in card
     assert f"{done.parameters:,}" in card
     assert str(tmp_path) not in card  # names, not directories
+
+
+def test_card_tells_what_was_pretrained_frozen_or_slow(config: TrainConfig) -> None:
+    partly = dataclasses.replace(
+        config, encoder="a/dino.safetensors", frozen=("stem.*",), slow=("norm.*",), bfloat16=True
+    )
+    card = model_card(partly, 20, 99, [], date="2030-01-02")
+    parts = ("the encoder dino.safetensors", "frozen: `stem.*`", "at 0.1 of", "bfloat16")
+    assert all(part in card for part in parts)
+    plain = model_card(config, 20, 99, [], date="2030-01-02")
+    assert "from fresh weights" in plain and "frozen" not in plain and "bfloat16" not in plain
 
 
 def test_card_of_an_unvalidated_step_says_so(config: TrainConfig, tmp_path: Path) -> None:

@@ -21,7 +21,13 @@ def certain(mask: Tensor) -> Tensor:
     return (mask * 2 - 1) * 30
 
 
+def coarse_of(mask: Tensor) -> Tensor:
+    return F.avg_pool2d(mask, 6)
+
+
 def outputs_for(name: str, logits: Tensor, mask: Tensor) -> object:
+    if name == "vit-cod":
+        return logits, certain(F.max_pool2d(losses.edge_of(mask), 4)), certain(coarse_of(mask))
     if name != "escnet":
         return (logits, F.avg_pool2d(logits, 4))
     return certain(losses.edge_of(mask)), [logits] * 4
@@ -87,6 +93,28 @@ def test_escnet_factors_weigh_the_four_masks() -> None:
     edge = certain(losses.edge_of(mask))
     one = float(losses.bce_iou_loss(zeros[0], mask, 0.0))
     assert float(losses.escnet_loss((edge, zeros), mask, 0.0)) == pytest.approx(3.2 * one, rel=1e-4)
+
+
+def test_vit_cod_judges_edge_and_coarse_mask_on_their_own_grids() -> None:
+    mask = blob_mask()
+    logits, edge, coarse = outputs_for("vit-cod", certain(mask), mask)
+    best = float(losses.vit_cod_loss((logits, edge, coarse), mask, 0.5))
+    no_edge = float(losses.vit_cod_loss((logits, -edge, coarse), mask, 0.5))
+    assert no_edge - best == pytest.approx(0.5 * (1 + 30), rel=0.05)  # Dice by 1, BCE by the logit
+    assert float(losses.vit_cod_loss((logits, edge, -coarse), mask, 0.5)) > best + 1.0
+    half = tuple(each.bfloat16() for each in (logits, edge, coarse))
+    assert float(losses.vit_cod_loss(half, mask, 0.5)) == pytest.approx(best, abs=0.01)
+
+
+def test_vit_cod_asks_for_boundaries_first() -> None:
+    """A wrong pixel costs more beside the boundary than far from it."""
+    mask = torch.zeros(1, 1, 96, 96)
+    mask[..., 30:66, 30:66] = 1
+    edge, coarse = torch.zeros(1, 1, 24, 24), torch.zeros(1, 1, 12, 12)
+    logits = torch.zeros_like(mask, requires_grad=True)
+    losses.vit_cod_loss((logits, edge, coarse), mask, 0.0).backward()
+    pull = logits.grad.abs()[0, 0]
+    assert pull[48, 31] > 2 * pull[48, 48] and pull[48, 28] > 2 * pull[48, 5]
 
 
 @pytest.mark.parametrize("name", sorted(losses.LOSSES))

@@ -6,6 +6,7 @@ import pytest
 
 from codtdq.lab.training.__main__ import main
 from codtdq.lab.training.command import exit_code, summary
+from codtdq.lab.training.config import load_config
 from codtdq.lab.training.session import TrainResult
 
 
@@ -25,6 +26,17 @@ def test_command_trains_stops_and_resumes(
     assert "step 4 of 4" in captured.out
     assert "pairs-squares: S 0." in captured.out
     assert captured.err == ""  # no progress line when piped
+
+
+def test_options_for_a_pretrained_network_reach_the_run(
+    net: str, pairs_root: Path, tmp_path: Path
+) -> None:
+    more = ["--frozen", "stem.*", "--frozen", "norm.*", "--slow", "head.*", "--slow-lr", "0.5"]
+    out = tmp_path / "run"
+    assert main(arguments(net, pairs_root, out, "--bfloat16", *more)) == 0
+    saved = load_config(out / "config.json")
+    assert saved.frozen == ("stem.*", "norm.*") and saved.slow == ("head.*",)
+    assert saved.slow_lr == 0.5 and saved.bfloat16 and saved.encoder is None
 
 
 def test_user_errors_are_one_line(

@@ -10,6 +10,7 @@ from codtdq.lab.training import SourceSpec, TrainConfig, parse_source
 
 
 def test_json_round_trip(config: TrainConfig) -> None:
+    config = dataclasses.replace(config, frozen=("a.*", "b"), slow=("c",))
     assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -21,6 +22,8 @@ def test_json_round_trip(config: TrainConfig) -> None:
         ({"steps": True}, "steps is True"),
         ({"steps": 0}, "steps is 0"),
         ({"ema": 1.0}, "ema is 1.0"),
+        ({"slow_lr": 0.0}, "slow_lr is 0.0"),
+        ({"frozen": "encoder.*"}, r"frozen is 'encoder\.\*'"),
         ({"sources": []}, "no training source"),
         ({"sources": [{"kind": "web"}]}, "'web' is unknown"),
         ({"sources": [{"kind": "camosynth", "colour": 1}]}, "unknown setting 'colour'"),

@@ -18,6 +18,7 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("--final-lr", "final_lr", float, "learning rate at the end, as a part of the peak"),
     ("--weight-decay", "weight_decay", float, "AdamW weight decay (not on norms and biases)"),
     ("--warmup", "warmup", int, "steps of linear warm-up"),
+    ("--slow-lr", "slow_lr", float, "learning rate of --slow parameters, as a part of the others'"),
     ("--ema", "ema", float, "decay of the weight average; 0 switches it off"),
     ("--seed", "seed", int, "seed of weights, data order and augmentation"),
     ("--synth-reuse", "synth_reuse", float, "mean uses of each generated image"),
@@ -60,6 +61,24 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, help="image side (default: the model's)")
     parser.add_argument("--loss", help="loss by name (default: the model's)")
     parser.add_argument("--init", metavar="FILE", help="checkpoint to start from")
+    parser.add_argument(
+        "--encoder",
+        metavar="FILE",
+        help="checkpoint of the encoder alone, e.g. from `codtdq import-encoder`",
+    )
+    for option, text in (("--frozen", "keep their values"), ("--slow", "learn at --slow-lr")):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help=f"parameters that {text}, e.g. 'encoder.blocks.[0-7].*'; repeatable",
+        )
+    parser.add_argument(
+        "--bfloat16",
+        action="store_true",
+        help="compute products in bfloat16; fast with AVX512-BF16 or AMX",
+    )
     parser.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
     for option, field, kind, text in _SETTINGS:
         default = _DEFAULTS[field]
@@ -85,6 +104,10 @@ def run_train(args: argparse.Namespace) -> TrainResult:
         size=args.size,
         loss=args.loss,
         init=args.init,
+        encoder=args.encoder,
+        frozen=tuple(args.frozen),
+        slow=tuple(args.slow),
+        bfloat16=args.bfloat16,
         channels_last=args.channels_last,
         resume=args.resume,
         stop_at=args.stop_at,

@@ -22,6 +22,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
     "str | None": (str, type(None)),
+    "tuple[str, ...]": (list, tuple),
 }
 
 
@@ -92,6 +93,12 @@ class TrainConfig:
     ema: float = 0.999  # decay of the averaged weights; 0 switches the average off
     seed: int = 0
     init: str | None = None  # checkpoint to start from; fresh weights without it
+    encoder: str | None = None  # checkpoint of the network's child `encoder` alone
+    # patterns of parameter names, as in a shell: these keep their values; those learn slower
+    frozen: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+    slow_lr: float = 0.1  # learning rate of slow parameters, as a fraction of the others'
+    bfloat16: bool = False  # products of the forward and backward pass in bfloat16
     channels_last: bool = False
     synth_reuse: float = 4.0  # mean number of uses of each generated camosynth image
     val_images: int = 64  # camosynth validation images
@@ -102,7 +109,8 @@ class TrainConfig:
     workers: int = 1  # background processes that prepare batches; 0 prepares them inline
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sources", tuple(self.sources))
+        for field in ("sources", "frozen", "slow"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
         if not self.sources:
             raise ConfigError("no training source; give at least one, e.g. camosynth:1")
         for field in ("steps", "batch_size", "size", "val_every", "save_every", "log_every"):
@@ -113,6 +121,9 @@ class TrainConfig:
         self._check("lr", self.lr > 0, "above 0")
         self._check("grad_clip", self.grad_clip > 0, "above 0")
         self._check("synth_reuse", self.synth_reuse >= 1, "at least 1")
+        self._check("slow_lr", 0 < self.slow_lr <= 1, "in (0, 1]")
+        if self.init is not None and self.encoder is not None:
+            raise ConfigError("init and encoder are both given; init holds an encoder, keep one")
         self._check("ema", 0 <= self.ema < 1, "in [0, 1)")
         self._check("final_lr", 0 <= self.final_lr <= 1, "in [0, 1]")
 

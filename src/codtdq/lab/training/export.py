@@ -82,17 +82,17 @@ def model_card(
     for spec in config.sources:
         share = f"{100 * spec.weight / total:.0f} %"
         lines.append(f"| {spec.name} | {_KINDS[spec.kind]} | {share} | {spec.holdout} |")
-    start = "fresh weights" if config.init is None else Path(config.init).name
     average = f"weight average with decay {config.ema}" if config.ema else "no weight average"
     lines += [
         "",
         "## Training",
         "",
         f"- {step} of {config.steps} steps of {config.batch_size} images at "
-        f"{config.size} x {config.size}, from {start}, seed {config.seed}",
+        f"{config.size} x {config.size}, from {_start(config)}, seed {config.seed}",
         f"- loss `{config.loss}`; AdamW, learning rate {config.lr:g} after {config.warmup} warm-up "
         f"steps, cosine to {config.lr * config.final_lr:g}, weight decay {config.weight_decay:g}, "
         f"gradient norm clipped at {config.grad_clip:g}",
+        *_partly_trained(config),
         f"- {average}; stored as float16",
         "",
         "## Validation",
@@ -101,6 +101,25 @@ def model_card(
     lines += _score_table(scores) if scores else ["This step was not validated."]
     lines += ["", "## Licence", "", licence_note, ""]
     return "\n".join(lines)
+
+
+def _start(config: TrainConfig) -> str:
+    if config.encoder is not None:
+        return f"the encoder {Path(config.encoder).name} and fresh weights"
+    return "fresh weights" if config.init is None else Path(config.init).name
+
+
+def _partly_trained(config: TrainConfig) -> list[str]:
+    """What did not learn, or not as fast as the rest."""
+    lines = []
+    if config.frozen:
+        lines.append(f"- frozen: {', '.join(f'`{each}`' for each in config.frozen)}")
+    if config.slow:
+        patterns = ", ".join(f"`{each}`" for each in config.slow)
+        lines.append(f"- at {config.slow_lr:g} of the learning rate: {patterns}")
+    if config.bfloat16:
+        lines.append("- products in bfloat16")
+    return lines
 
 
 def _score_table(scores: list[dict[str, Any]]) -> list[str]:

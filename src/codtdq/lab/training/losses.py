@@ -55,7 +55,35 @@ def bce_iou_loss(outputs: Any, mask: Tensor, progress: float) -> Tensor:
     return _bce_iou(_fit(_first_tensor(outputs), mask), mask)
 
 
-LOSSES: dict[str, Loss] = {"cfrn": cfrn_loss, "escnet": escnet_loss, "bce-iou": bce_iou_loss}
+def vit_cod_loss(outputs: Any, mask: Tensor, progress: float) -> Tensor:
+    """ViT-COD: boundary-weighted BCE + IoU of the mask; half of it for coarse mask and edge.
+
+    outputs: (mask, edge, coarse) logits. Edge and coarse mask are judged on their own grids: an
+    edge cell holds some boundary, a coarse cell the share of the object in it.
+    """
+    mask_logits, edge_logits, coarse_logits = outputs
+    logits = _fit(mask_logits, mask)
+    # 1 + 5 |mean over 31 pixels - mask|, scaled as the windows of `boundary_weight`
+    weight = (
+        1.0 + 5.0 * (_box_mean(mask, _CFRN_WINDOWS[0], mask.shape[-1] / _CFRN_SIZE) - mask).abs()
+    )
+    bce = F.binary_cross_entropy_with_logits(logits, mask, reduction="none")
+    main = (bce * weight).sum() / weight.sum() + weighted_iou(torch.sigmoid(logits), mask, weight)
+    shares = F.adaptive_avg_pool2d(mask, coarse_logits.shape[-2:])
+    edges = F.adaptive_max_pool2d(edge_of(mask), edge_logits.shape[-2:])
+    return (
+        main
+        + 0.5 * _bce_iou(coarse_logits.float(), shares)
+        + 0.5 * _edge_loss(edge_logits.float(), edges)
+    )
+
+
+LOSSES: dict[str, Loss] = {
+    "cfrn": cfrn_loss,
+    "escnet": escnet_loss,
+    "bce-iou": bce_iou_loss,
+    "vit-cod": vit_cod_loss,
+}
 
 
 def boundary_weight(mask: Tensor) -> Tensor:
@@ -103,6 +131,14 @@ def edge_of(mask: Tensor) -> Tensor:
     return F.max_pool2d(mask, 3, 1, 1) + F.max_pool2d(-mask, 3, 1, 1)
 
 
+def _edge_loss(logits: Tensor, edges: Tensor) -> Tensor:
+    """BCE in which edge cells, which are few, count as much as all others; plus Dice."""
+    bce = F.binary_cross_entropy_with_logits(logits, edges, reduction="none")
+    on = (bce * edges).sum() / (edges.sum() + 1.0)
+    off = (bce * (1.0 - edges)).sum() / ((1.0 - edges).sum() + 1.0)
+    return (on + off) / 2.0 + dice(torch.sigmoid(logits), edges)
+
+
 def _bce_iou(logits: Tensor, mask: Tensor) -> Tensor:
     bce = F.binary_cross_entropy_with_logits(logits, mask)
     return bce + soft_iou(torch.sigmoid(logits), mask)
@@ -124,6 +160,7 @@ def _line_mean(values: Tensor, half: int, dim: int) -> Tensor:
 
 
 def _fit(logits: Tensor, mask: Tensor) -> Tensor:
+    logits = logits.float()  # from bfloat16, if the network computes in it
     if logits.shape[-2:] == mask.shape[-2:]:
         return logits
     return F.interpolate(logits, mask.shape[-2:], mode="bilinear", align_corners=False)

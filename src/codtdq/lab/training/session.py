@@ -10,15 +10,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from codtdq.errors import ConfigError
 from codtdq.io import write_text
 from codtdq.lab.interrupt import StopRequest
 from codtdq.lab.training.config import TrainConfig
 from codtdq.lab.training.losses import LOSSES
-from codtdq.lab.training.optimise import WeightAverage, learning_rate, make_optimizer
+from codtdq.lab.training.optimise import (
+    WeightAverage,
+    freeze,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+    train_mode,
+)
 from codtdq.lab.training.state import RunFolder, save_state
 from codtdq.lab.training.stream import BatchStream
 from codtdq.lab.training.validate import to_inputs, to_masks, validate, validation_sets
 from codtdq.models.registry import build_model, model_info
+from codtdq.models.weights import load_checkpoint
 from codtdq.progress import Progress
 
 Scores = dict[str, dict[str, float]]  # validation set -> metric -> value
@@ -55,6 +64,7 @@ class Session:
         self.info = model_info(config.model)
         torch.manual_seed(config.seed)
         self.model = _fresh_model(config)
+        freeze(self.model, config.frozen)
         self.optimizer = make_optimizer(self.model, config)
         self.average = WeightAverage(self.model, config.ema) if config.ema else None
         self.step = 0
@@ -77,7 +87,7 @@ class Session:
         limit = None if stop_after_minutes is None else 60.0 * stop_after_minutes
         began = time.monotonic()
         reason: str | None = None
-        self.model.train()
+        train_mode(self.model)
         if self.step >= last:
             return self._result("stop_at" if last < config.steps else None)
         with (
@@ -108,9 +118,9 @@ class Session:
         inputs, target = to_inputs(images, self.info), to_masks(masks)
         if config.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(config, self.step)
-        outputs = self.model(inputs)
+        set_learning_rate(self.optimizer, learning_rate(config, self.step))
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.bfloat16):
+            outputs = self.model(inputs)
         loss = LOSSES[config.loss](outputs, target, self.step / config.steps)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -146,7 +156,7 @@ class Session:
         self.scores = {
             name: validate(model, self.info, samples) for name, samples in self.validation.items()
         }
-        self.model.train()
+        train_mode(self.model)
         for name, scores in self.scores.items():
             self.folder.append_log({"kind": "val", "step": self.step, "set": name, **scores})
         if self.scores:
@@ -219,9 +229,12 @@ class _SpeedMeter:
 def _fresh_model(config: TrainConfig) -> nn.Module:
     model = build_model(config.model)
     if config.init is not None:
-        from codtdq.models.weights import load_checkpoint
-
         load_checkpoint(model, config.init, architecture=config.model)
+    if config.encoder is not None:
+        child = dict(model.named_children()).get("encoder")
+        if child is None:
+            raise ConfigError(f"{config.model} has no child `encoder`; leave the option out")
+        load_checkpoint(child, config.encoder, architecture=f"encoder of {config.model}")
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
