@@ -28,7 +28,7 @@ SHORT = 8
 def scores(model: str, preset: str, limit: int) -> dict[str, float]:
     """One run of the command."""
     out = io.StringIO()
-    argv = ["eval", "--model", model, "--preset", preset, "--limit", str(limit), "--json"]
+    argv = f"eval --model {model} --method {preset} --limit {limit} --backend reference --json".split()
     with contextlib.redirect_stdout(out):
         code = codtdq(argv)
     if code:

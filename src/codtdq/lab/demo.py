@@ -37,6 +37,7 @@ SETTINGS = (
     "w4a4",
     "dstg-only",
     "cod-tdq",
+    "cod-tdq-per-tensor-conv",
     "cod-tdq-literal",
     "cod-tdq-guarded",
     PLUS,
