@@ -51,6 +51,7 @@ _SEARCH_VALUES = 1 << 18  # of calibration rows, per operator
 class OrqConfig(QuantConfig):
     """Settings of ORQ-ViT in style. Empty `kappas` leave every range full: per-token min-max."""
 
+    fold_norms: bool = True  # of batch norms, as for all methods from the ViT literature here
     kappas: tuple[float, ...] = (4.0, 6.0, 8.0)
     taus: tuple[float, ...] = (1.0, 1.25, 1.5, 2.0)  # the full range is always a candidate
 
@@ -158,6 +159,7 @@ def orq_vit(bench: Workbench) -> None:
             weight = percentile_weight(site.float_weight, site.weight_bits, group=site.weight_group)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
+    bench.notes["searched_values_per_operator"] = _SEARCH_VALUES
     bench.notes["rules"] = chosen  # [kappa, tau] of each Linear; null: full range
 
 

@@ -53,6 +53,7 @@ class PerTokenConfig(QuantConfig):
 @register_method(
     "per-token",
     config=PerTokenConfig,
+    settings={"fold_norms": True},  # as the methods that it is the control of
     title="per-token min-max",
     source="this project",
     evidence=OWN,
