@@ -233,6 +233,7 @@ class Reconstruction:
             **asdict(self.budget),
             "beta": list(self.budget.beta),
             "images_asked": self.budget.images,
+            "images_given": len(self.items),
             "images": min((r.images for r in reports), default=0),
             "blocks_with_fewer_images": sum(r.images < len(self.items) for r in reports),
             "cache_bytes": self._cache_bytes,
