@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import codtdq
+from codtdq.engine.fusion import affine_of
 from codtdq.errors import ConfigError
 from codtdq.methods import Workbench
 from codtdq.methods.registry import config_for, list_methods, method_info
@@ -125,3 +126,12 @@ def test_declarations():
 
 def _tensors(output):
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+
+
+def test_the_engine_fuses_a_factor_of_one(net):
+    work, _ = folded_copy(net, images())
+    found = affine_of((work.bn1,))
+    assert found is not None
+    factor, offset = found
+    torch.testing.assert_close(factor, torch.ones_like(factor), rtol=1e-7, atol=0)
+    assert not offset.any()
