@@ -28,7 +28,9 @@ SHORT = 8
 def scores(model: str, preset: str, limit: int) -> dict[str, float]:
     """One run of the command."""
     out = io.StringIO()
-    argv = f"eval --model {model} --method {preset} --limit {limit} --backend reference --json".split()
+    argv = (
+        f"eval --model {model} --method {preset} --limit {limit} --backend reference --json".split()
+    )
     with contextlib.redirect_stdout(out):
         code = codtdq(argv)
     if code:

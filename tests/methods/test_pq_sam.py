@@ -123,6 +123,7 @@ def test_tuning_lowers_the_loss_on_images_it_did_not_see():
     calibration = [images(16, seed=1)]
     start = apply_method(net, "pq-sam-init", calibration)
     tuned = apply_method(net, "pq-sam", calibration, changes={"fast_steps": 20, "fast_rate": 1e-2})
+    assert tuned.quant_record.notes["fitted_values_per_operator"] == 1 << 16
     notes = tuned.quant_record.notes["tuning"]
     assert notes["kept"] == "tuned" and notes["loss_after"] < notes["loss_before"]
     assert tuned.quant_record.steps == 20

@@ -162,7 +162,26 @@ def test_the_cache_keeps_to_its_limit():
     bench = bench_of()
     small = Reconstruction(bench, budget=dataclasses.replace(SHORT, steps=2), cache_bytes=40_000)
     install_all(bench)
-    assert all(1 <= report.images < 8 for report in small.run() if report.name != "head")
+    reports = small.run()
+    assert all(1 <= report.images < 8 for report in reports if report.name != "head")
+    notes = bench.notes["reconstruction"]
+    assert (notes["images_asked"], notes["images_given"]) == (8, 8)
+    assert notes["images"] == min(report.images for report in reports) < 8
+    assert notes["blocks_with_fewer_images"] == sum(report.images < 8 for report in reports) > 0
+    assert notes["cache_bytes"] == 40_000
+
+
+def test_notes_tell_how_the_network_was_cut(engine):
+    notes = engine.bench.notes["reconstruction"]
+    assert notes["blocks_found"] == len(engine.blocks) == len(engine.reports)
+    assert notes["largest_block"] == max(len(block.sites) for block in engine.blocks) > 1
+    assert notes["blocks_with_fewer_images"] == 0 and notes["images"] == notes["images_asked"]
+    fine = bench_of()
+    single = Reconstruction(fine, budget=dataclasses.replace(SHORT, steps=1), max_sites=1)
+    install_all(fine)
+    single.run()
+    assert fine.notes["reconstruction"]["largest_block"] == 1
+    assert fine.notes["reconstruction"]["max_sites"] == 1
 
 
 def test_the_loss_of_blocks_falls_and_rounding_hardens(engine):

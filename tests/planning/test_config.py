@@ -40,6 +40,7 @@ CHANGES = {
     "layer_overrides": ({}, {"mlp.fc1": {"weight_bits": 8, "act_mode": "per_tensor"}}),
     "fp32_ln": ({"cast": torch.bfloat16}, True),
     "fp32_gn": ({"cast": torch.bfloat16}, True),
+    "fold_norms": ({}, True),
     "io_correction": ({}, "affine"),
     "compute_dtype": ({}, "fp16"),
     "float_storage": ({}, "fp32"),
@@ -67,6 +68,10 @@ def test_changing_a_field_changes_something(field):
     if field == "name":
         assert "config        other" in str(codtdq.plan(small_net(), after))
         assert "config        other" not in str(codtdq.plan(small_net(), before))
+        return
+    if field == "fold_norms":  # the paper's settings keep float weights as they are
+        with pytest.raises(ConfigError, match="set fold_norms=False"):
+            outputs(after, dtype)
         return
     assert not torch.equal(outputs(before, dtype), outputs(after, dtype))
 

@@ -120,6 +120,8 @@ def collect_inputs(
         gathers[site.name].add(input_tokens(site.module, x))
 
     observe(bench, chosen, see, images=images)
+    # extremes see every value; whatever is searched on rows sees these at most
+    bench.notes["sampled_rows"] = {"per_image": ROWS_PER_IMAGE, "values_per_operator": ROW_VALUES}
     return {name: gather.stats(name) for name, gather in gathers.items()}
 
 

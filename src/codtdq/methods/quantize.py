@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.methods.registry import Method, config_for, method_of
 from codtdq.methods.workbench import Workbench, count_images
+from codtdq.operators.batch_norms import fold_batch_norms
 from codtdq.operators.conversion import (
     check_weights,
     clip_weights,
@@ -64,9 +65,9 @@ def quantize_model(
     used = _calibration(method, config, calibration)
     if inplace and not method.keeps_weights:
         raise ConfigError(f"{config.name} changes weights on the way; inplace=True is not possible")
+    if config.fold_norms and method.keeps_weights:
+        raise ConfigError(f"{config.name} keeps float weights as they are; set fold_norms=False")
     work = model if inplace else _copy(model, plan, method)
-    if not method.keeps_weights:
-        clip_weights(work, plan)
     bench = Workbench(
         work,
         config,
@@ -77,6 +78,10 @@ def quantize_model(
         state_dir=None if state_dir is None else Path(state_dir),
         original=model,
     )
+    if config.fold_norms:
+        bench.notes["folded_batch_norms"] = len(fold_batch_norms(work, bench.graph, bench.sites))
+    if not method.keeps_weights:
+        clip_weights(work, plan)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         method.build(bench)

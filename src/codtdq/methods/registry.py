@@ -42,6 +42,7 @@ class MethodInfo:
     calibration_images: int = 128
     gradients: bool = False  # needs backward passes
     reconstructs: bool = False  # takes a step budget
+    folds_norms: bool = False  # batch norms, before anything else (the config's `fold_norms`)
     act_bits: str = "4"  # effective, as a formula in C input channels
     weight_bits: str = "4 + 32/K"  # K: weights of one output channel
     description: str = ""
@@ -98,8 +99,8 @@ def register_method(
         known = _METHODS.get(name)
         if known is not None and getattr(known.build, "__module__", None) != build.__module__:
             raise ConfigError(f"method {name!r} is registered already; choose another name")
-        info = MethodInfo(name=name, **declaration)
         defaults = config(name=name).replace(**dict(settings or {}))
+        info = MethodInfo(name=name, **{"folds_norms": defaults.fold_norms, **declaration})
         _METHODS[name] = Method(info, defaults, build, sketch)
         return build
 

@@ -130,7 +130,13 @@ class Workbench:
             raise CalibrationError(f"this method joins calibration batches: tensors, not {kind}")
         fits = max(1, SEQUENTIAL_PIXELS // max(first[0, 0].numel(), 1))
         count = min(fits, images) if images is not None else fits
-        return torch.cat(list(itertools.islice(self.batches(count), count)))[:count]
+        joined = torch.cat(list(itertools.islice(self.batches(count), count)))[:count]
+        self.notes["joint_batch"] = {
+            "images_asked": images,
+            "images": len(joined),
+            "pixels_at_most": SEQUENTIAL_PIXELS,
+        }
+        return joined
 
     def generator(self, *key: object) -> torch.Generator:
         """A generator of its own for every purpose, the same in every run with this seed."""

@@ -79,7 +79,7 @@ def obstacle_to_rescaling(model: nn.Module, use: NormUse, *, with_shift: bool) -
     if with_shift and norm._parameters.get("bias") is None:
         return "it has no bias"
     consumers = [model.get_submodule(name) for name in use.consumers]
-    if _tied(model, [norm, *consumers]):
+    if tied(model, [norm, *consumers]):
         return "it shares parameters with another module"
     if with_shift:
         pads = [n for n, m in zip(use.consumers, consumers) if not takes_shift(m)]
@@ -146,7 +146,8 @@ def _move_padding(owner: nn.Module, leaf: str, scale: Tensor, shift: Tensor | No
     owner.register_buffer(leaf, (value if shift is None else value - shift) / scale)
 
 
-def _tied(model: nn.Module, changed: list[nn.Module]) -> bool:
+def tied(model: nn.Module, changed: list[nn.Module]) -> bool:
+    """Whether a parameter of these modules is used twice, among them or elsewhere."""
     own = {id(p) for m in changed for p in m.parameters(recurse=False)}
     inside = {id(m) for m in changed}
     count = sum(len([p for p in m._parameters.values() if p is not None]) for m in changed)

@@ -66,6 +66,9 @@ class QuantConfig:
     # around the quantized operators
     fp32_ln: bool = False  # compute LayerNorm in float32 whatever the input's dtype
     fp32_gn: bool = False  # the same for GroupNorm
+    # fold each batch norm into the quantized operator whose output it alone reads, before anything
+    # else; norms that follow something else stay as they are
+    fold_norms: bool = False
     compute_dtype: str = "fp32"  # dtype in which the operators run
     float_storage: str = "fp32"  # how norms, biases, embeddings are stored: "block8" in 8 bits
 
@@ -113,7 +116,7 @@ class QuantConfig:
         check_choice("float_storage", self.float_storage, FLOAT_STORAGES)
         if not isinstance(self.name, str):
             raise ConfigError(f"name is {self.name!r}; accepted: a string")
-        self.check_flags("fp32_ln", "fp32_gn")
+        self.check_flags("fp32_ln", "fp32_gn", "fold_norms")
         for pattern, role in self.role_patterns:
             check_choice(f"role_patterns[{pattern!r}]", role, ROLES)
         for pattern, size in (*self.weight_group_rules, *self.act_group_rules):

@@ -89,6 +89,7 @@ class ModelGraph:
     order: list[str] = field(default_factory=list)  # operators as they first run
     calls: dict[str, int] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)  # input channels by operator
+    ranks: dict[str, int] = field(default_factory=dict)  # axes of the output; -1: they differ
     # operator or follower -> what alone reads its output: a batch norm, GELU, ReLU, or a module
     # that declares what it is `fused_as`
     followers: dict[str, str] = field(default_factory=dict)
@@ -271,6 +272,8 @@ class _Tracer(TorchFunctionMode):
     def after_operator(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             self._inside -= 1
+            ranks = self._graph.ranks
+            ranks[name] = output.ndim if ranks.get(name, output.ndim) == output.ndim else -1
             self.mark(output, "operator", name)
             self._made[self._count - 1] = name
             self._fresh[output] = True

@@ -27,6 +27,7 @@ MEASURED = (
     "diagnosis",
     "evaluation",
     "notes",
+    "method_notes",
     "wall_seconds",
     "cpu_seconds",
     "timed_images",

@@ -75,6 +75,7 @@ def prepare_group(group: Group, settings: RunSettings, directory: Path) -> dict[
         "bits": record.bits,
         "info": record.info,
         "config": record.config,
+        "method_notes": record.notes,  # what the method noted of itself: limits, choices
         "calibration": {
             "images": record.calibration_images,
             "seconds": round(usage.wall, 3),

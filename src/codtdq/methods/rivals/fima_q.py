@@ -57,7 +57,13 @@ from codtdq.methods.rivals.fima_fisher import (
     divergence,
     output_logits,
 )
-from codtdq.methods.rivals.fima_init import collect_windows, fold_norms, search_site
+from codtdq.methods.rivals.fima_init import (
+    FOLD_ROWS,
+    WINDOWS,
+    collect_windows,
+    fold_norms,
+    search_site,
+)
 from codtdq.methods.rivals.learning import DroppingInput
 from codtdq.methods.rivals.reconstruction import BUDGETS, Block, BlockData, Reconstruction
 from codtdq.methods.workbench import Workbench
@@ -129,6 +135,8 @@ def fima_q(bench: Workbench) -> None:
     quantized = bench.quantizes
     # made before anything is installed: its float model is the folded one
     engine = _engine(bench) if config.reconstruct and quantized else None
+    if quantized:
+        bench.notes["searched_positions"] = {"operator": WINDOWS, "norm": FOLD_ROWS}
     windows = collect_windows(bench, config.init_images) if quantized else {}
     for site in bench.sites:
         inputs = weight = None

@@ -158,6 +158,7 @@ def orq_vit(bench: Workbench) -> None:
             weight = percentile_weight(site.float_weight, site.weight_bits, group=site.weight_group)
         if inputs is not None or weight is not None:
             bench.install(site, inputs=inputs, weight=weight)
+    bench.notes["searched_values_per_operator"] = _SEARCH_VALUES
     bench.notes["rules"] = chosen  # [kappa, tau] of each Linear; null: full range
 
 

@@ -15,7 +15,8 @@ encoder. Learned values are relative (step and s as exp(theta) times their start
 so that one rate fits all layers: 6e-3. Budget "fast" takes 80 steps of 2 images, "paper" 10 000 of
 1 (100 epochs of 100 images) at 5e-4. Loss: squared error over the square of the float output,
 averaged over all tensors that the network returns. Held-out calibration images decide between
-start and result.
+start and result. Groups and starting grids of an operator are fitted to 2^16 values of its sampled
+calibration rows (`gadt.SAMPLE_VALUES`; in the notes), not to all of its input.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from codtdq.methods.collect import collect_inputs
 from codtdq.methods.registry import SECOND_HAND, register_method
-from codtdq.methods.rivals.gadt import GroupedTransform
+from codtdq.methods.rivals.gadt import SAMPLE_VALUES, GroupedTransform
 from codtdq.methods.rivals.pq_sam_tuning import OutputTuner, TunedOperator, TuningPlan
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
@@ -107,6 +108,7 @@ def pq_sam(bench: Workbench) -> None:
             groups[site.name] = len(inputs.shift)
         operators.append(_install(bench, site, inputs))
     bench.notes["groups"] = groups
+    bench.notes["fitted_values_per_operator"] = SAMPLE_VALUES
     bench.notes["evidence"] = "second-hand description of the paper; no official code exists"
     if config.tuned and any(op.starts for op in operators):
         _tune(bench, teacher, operators)

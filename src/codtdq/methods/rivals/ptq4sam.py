@@ -33,7 +33,7 @@ from torch import Tensor
 
 from codtdq.methods.collect import InputStats, collect_inputs
 from codtdq.methods.registry import FROM_CODE, register_method
-from codtdq.methods.rivals.bimodal import flip_columns, flips_of
+from codtdq.methods.rivals.bimodal import SAMPLES, flip_columns, flips_of
 from codtdq.methods.rivals.reconstruction import Reconstruction
 from codtdq.methods.rivals.sam_grids import averaged_grid, searched_weight
 from codtdq.methods.workbench import Workbench
@@ -101,6 +101,7 @@ def ptq4sam(bench: Workbench) -> None:
         install_weight(bench, site, weights[site.name], inputs)
     if config.flip_bimodal:
         bench.notes["flipped"] = flipped
+        bench.notes["density_values"] = SAMPLES
     if engine is not None:
         engine.run(weights=weights)
 

@@ -22,6 +22,11 @@ Per block (BRECQ, Li et al., ICLR 2021; QDrop, Wei et al., ICLR 2022; AdaRound, 
 with p = 0.5 while learning and never afterwards, loss = squared error summed over channels, mean
 over positions, + 0.01 * rounding penalty, beta 20 -> 2 after 20 % of the steps. A block is kept
 only if its error on the cached quantized-prefix inputs fell; else it stays as it was installed.
+
+Limits, all in the notes of the record: blocks are those of `blocks.find_blocks`, not the originals'
+own lists (attention, MLP or stage by class name); what a block reads (twice: float and quantized)
+and gives is kept for all images together within `cache_bytes`, so that blocks with large maps learn
+from fewer images than the budget asks for.
 """
 
 from __future__ import annotations
@@ -90,7 +95,7 @@ class Reconstruction:
         self.items = list(itertools.islice(_single_images(bench), self.budget.images))
         self.images: Sequence[int] = ()  # that the current call of the loss is about
         self.reports: list[BlockReport] = []
-        self._cache_bytes = cache_bytes
+        self._cache_bytes, self._max_sites = cache_bytes, max_sites
         self._runners = [
             PrefixRunner(model, self.items, memo_bytes) for model in (self.float_model, bench.model)
         ]
@@ -227,7 +232,14 @@ class Reconstruction:
         return {
             **asdict(self.budget),
             "beta": list(self.budget.beta),
+            "images_asked": self.budget.images,
+            "images_given": len(self.items),
             "images": min((r.images for r in reports), default=0),
+            "blocks_with_fewer_images": sum(r.images < len(self.items) for r in reports),
+            "cache_bytes": self._cache_bytes,
+            "blocks_found": len(self.blocks),
+            "largest_block": max((len(b.sites) for b in self.blocks), default=0),
+            "max_sites": self._max_sites,
             "blocks": len(reports),
             "kept": sum(r.kept for r in reports),
             "not_kept": [r.name for r in reports if not r.kept],
