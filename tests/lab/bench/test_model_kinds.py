@@ -80,7 +80,7 @@ def test_inventory_counts_what_the_plan_and_the_forward_pass_have():
     assert counted == len(sites) == 124 and "other" not in families
     assert families["attention"]["count"] == 2 * 10  # qkv and proj of ten blocks
     assert families["mlp"]["rule"] == "W4A4 per token group"
-    assert families["conv"]["rule"].startswith("50 W4A4 per tensor; 30 W4A4 per channel; 1 W4A8")
+    assert families["conv"]["rule"].startswith("80 W4A4 per channel; 1 W4A8 per channel")
     assert families["softmax"]["count"] == 10 and families["softmax"]["quantized"] == 0
     assert families["norm"]["types"] == "29 LayerNorm, 7 GroupNorm"
     assert sum(part["count"] for part in found["modules"]) == 124

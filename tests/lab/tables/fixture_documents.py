@@ -78,10 +78,17 @@ QKV = "swin.swin_encoder.layers.2.blocks.10.attn.qkv"
 def weights(model="cfrn", layer=QKV):
     """What `bench weights --out` writes."""
     rows = [
-        {"layer": layer, "method": m, "role": "attention", "mean": a, "std": 0.05, "p99": 0.125,
-         "absmax": 0.5}
+        {
+            "layer": layer,
+            "method": m,
+            "role": "attention",
+            "mean": a,
+            "std": 0.05,
+            "p99": 0.125,
+            "absmax": 0.5,
+        }
         for m, a in (("fp32", -1.25e-4), ("w4a4", 2e-3), ("smoothquant", 1e-6))
-    ]  # fmt: skip
+    ]
     return {"kind": "weights", "model": model, "weights": "from cfrn.pth", "rows": rows}
 
 
@@ -109,10 +116,15 @@ def operators():
             family("norm", "Norms", "58 LayerNorm", 58, 0, 0, "float"),
         ],
         "modules": [
-            {"module": "swin", "types": "52 Linear", "count": 52, "quantized": 51,
-             "parameters": 1270},
+            {
+                "module": "swin",
+                "types": "52 Linear",
+                "count": 52,
+                "quantized": 51,
+                "parameters": 1270,
+            }
         ],
-    }  # fmt: skip
+    }
 
 
 def write(path, document):

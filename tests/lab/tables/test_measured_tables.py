@@ -108,10 +108,18 @@ def test_runtime_of_latency_rows(tables_of):
 
 def test_runtime_of_a_gpu_and_of_a_model_that_the_paper_did_not_time(tables_of):
     rows = [
-        {"candidate": name, "batch": 4, "weight_bytes": 1e8, "ms_per_image": ms, "speedup": 40 / ms,
-         "images_per_second": 1000 / ms, "peak_bytes": 8e8, "execution": execution}
+        {
+            "candidate": name,
+            "batch": 4,
+            "weight_bytes": 1e8,
+            "ms_per_image": ms,
+            "speedup": 40 / ms,
+            "images_per_second": 1000 / ms,
+            "peak_bytes": 8e8,
+            "execution": execution,
+        }
         for name, ms, execution in (("fp32", 40.0, "torch"), ("cod-tdq", 20.0, "native int4 (sm)"))
-    ]  # fmt: skip
+    ]
     gpu = {"model": "cfrn", "input_size": 384, "device": "Imaginary GPU", "rows": rows}
     (table,) = tables_of({**gpu, "coverage": {}}, "runtime", with_published=True)
     assert table.title == "Runtime efficiency: cfrn, 384 x 384, batch 4"

@@ -132,8 +132,10 @@ def test_tables_of_words():
             [yes[v] if isinstance(v := row[field], bool) else v for field in fields]
             for row in published_rows(part, table=table)
         ]
-        assert shown == [[bare(c).replace("--", "-") if c == "--" else bare(c) for c in line]
-                         for line in cells(table)]  # fmt: skip
+        assert shown == [
+            [bare(c).replace("--", "-") if c == "--" else bare(c) for c in line]
+            for line in cells(table)
+        ]
     assert {row["method"] for row in published_rows("variants")} <= set(ABLATION)
 
 

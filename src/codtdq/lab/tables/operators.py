@@ -47,11 +47,10 @@ def _table(document: Document, options: Options) -> Table:
     ]
     if options.with_published:
         columns.append(Column("rule in the paper (Table S10)"))
-    modules = [
-        [Cell(part["module"]), Cell(part["types"]), Cell(f"{part['count']:,}"),
-         Cell(f"{part['quantized']:,}"), Cell(f"{part['parameters']:,}"), Cell(MISSING)]
-        for part in document["modules"]
-    ]  # fmt: skip
+    modules = []
+    for part in document["modules"]:
+        counts = [Cell(f"{part[key]:,}") for key in ("count", "quantized", "parameters")]
+        modules.append([Cell(part["module"]), Cell(part["types"]), *counts, Cell(MISSING)])
     for line in modules:
         line += [Cell(MISSING)] * (len(columns) - len(line))
     notes = [

@@ -35,8 +35,10 @@ def variants_table(options: Options) -> Table:
             record |= {f"{key}_published": theirs[key] if theirs else None for key in _WORDS}
         (section if theirs else extra).lines.append(line)
         records.append(record)
-    columns = [Column(label) for label in ("Variant", "DSTG", "DCRP", "Active constraints",
-                                           "Scope", "Description")]  # fmt: skip
+    columns = [
+        Column(label)
+        for label in ("Variant", "DSTG", "DCRP", "Active constraints", "Scope", "Description")
+    ]
     if options.with_published:
         columns += [Column(label, "The paper's words (Table S6)") for label in _WORDS.values()]
     notes = ["C1 bounds the step over the deviation, C2 the zero-bin mass of a range."]

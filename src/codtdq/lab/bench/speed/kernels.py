@@ -1,7 +1,7 @@
 """Single operators: the activation quantizer, Linear and dense convolutions, native against torch.
 
-Every operator is quantized as in a whole network under `cod-tdq` and run through the backend: the
-time of a native operator includes the quantization of its input.
+Every operator is quantized as in a whole network under `cod-tdq-per-tensor-conv` and run through
+the backend: the time of a native operator includes the quantization of its input.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from codtdq.planning import QuantConfig
 from codtdq.progress import Progress
 
 KINDS = ("quantizer", "quantizer-reference", "linear", "conv")
-PRESET = "cod-tdq"
+PRESET = "cod-tdq-per-tensor-conv"  # a range per channel has no dense kernel
 GROUP = 32
 
 # tokens, channels: MLP inputs of Swin-B stages 1 and 3
