@@ -51,7 +51,7 @@ INGREDIENTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "bias correction": ({"correct_bias": False}, {"correct_bias": True}),
 }
 # cod-tdq in terms of the same config: its ranges, a weight scale per output, rounding to nearest
-PAPER: dict[str, object] = {"base": "cod-tdq", "everywhere": False}
+PAPER: dict[str, object] = {"base": "cod-tdq-per-tensor-conv", "everywhere": False}
 for _without, _ in INGREDIENTS.values():
     PAPER |= _without
 
@@ -62,7 +62,7 @@ def settings() -> dict[str, tuple[str, dict[str, object]]]:
     found: dict[str, tuple[str, dict[str, object]]] = {"everything": (plus, {})}
     for name, (without, _) in INGREDIENTS.items():
         found[f"without {name}"] = (plus, without)
-    found["cod-tdq"] = ("cod-tdq", {})
+    found["cod-tdq-per-tensor-conv"] = ("cod-tdq-per-tensor-conv", {})
     found["cod-tdq by the same code"] = (plus, PAPER)
     found["cod-tdq with token groups everywhere"] = (plus, PAPER | {"everywhere": True})
     for name, (_, added) in INGREDIENTS.items():

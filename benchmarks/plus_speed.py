@@ -124,7 +124,7 @@ def main() -> None:
     torch.manual_seed(0)
     keep_memory()
     model = build_model(given.model).eval()
-    base = codtdq.quantize(model, "cod-tdq", backend="reference")
+    base = codtdq.quantize(model, "cod-tdq-per-tensor-conv", backend="reference")
     sites = [operator.site for operator in quant_operators(base).values()]
     count, share = len(sites), given.transformed
     whole = [int((i + 1) * share) > int(i * share) for i in range(count)]

@@ -13,7 +13,7 @@ from codtdq.methods import apply_method, method_info
 METHODS = (
     "w4a4",
     "dstg-only",
-    "cod-tdq",
+    "cod-tdq-per-tensor-conv",
     "c1-only",
     "dstg-everywhere",
     "cod-tdq-guarded",
