@@ -51,8 +51,9 @@ struct Avx2 : Lanes<8> {
     const __m256 a = (__m256)four[0], b = (__m256)four[1];
     return joined(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
   }
-  COD_INLINE int count(Ints mask) {
-    return __builtin_popcount((unsigned)_mm256_movemask_ps((__m256)mask));
+  COD_INLINE int count_less(Floats x, Floats y) {
+    const __m256 less = _mm256_cmp_ps((__m256)x, (__m256)y, _CMP_LT_OQ);
+    return __builtin_popcount((unsigned)_mm256_movemask_ps(less));
   }
   COD_INLINE int32_t sum(Ints x) {
     const __m256i v = (__m256i)x;

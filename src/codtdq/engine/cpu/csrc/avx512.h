@@ -67,8 +67,8 @@ struct Avx512 : Lanes<16> {
     const __m512 a = (__m512)half[0], b = (__m512)half[1];
     return joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   }
-  COD_INLINE int count(Ints mask) {
-    return __builtin_popcount((unsigned)_mm512_movepi32_mask((__m512i)mask));
+  COD_INLINE int count_less(Floats x, Floats y) {
+    return __builtin_popcount(_mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LT_OQ));
   }
   COD_INLINE int32_t sum(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
 

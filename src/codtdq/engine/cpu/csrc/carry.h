@@ -195,6 +195,7 @@ struct Carry {
     // A hair above the largest magnitude whose bound lies under the radius: whether that is so,
     // `bind` finds out exactly.
     alignas(64) float limit[W];
+    const Floats least = Isa::all(0x1p-149f);  // only zero is less
     Isa::store(base * (1.0f / plan.zero_factor) * (1.0f + 0x1p-20f), limit);
     for (int l = 0; l < W && at + l < groups.lanes; l++) {
       const float *x = groups.values[at + l];
@@ -203,8 +204,8 @@ struct Carry {
 #pragma GCC unroll 8
       for (int i = 0; i < N; i += W) {
         const Floats size = Isa::as_floats(Isa::magnitude(Isa::load(x + i)));
-        few += Isa::count((Ints)(size < below));
-        zeros += Isa::count((Ints)(size == 0.0f));
+        few += Isa::count_less(size, below);
+        zeros += Isa::count_less(size, least);
       }
       found.waiting[found.count] = at + l;
       found.count += few - zeros >= plan.zero_rank[N - zeros] && zeros < N;

@@ -199,10 +199,10 @@ struct Lanes {
       for (int i = 0; i < half; i++) turned[i] = pick(turned[i], turned[i + half]);
     return turned[0];
   }
-  // How many lanes of a mask are set.
-  COD_INLINE int count(Ints mask) {
+  // In how many lanes x is less than y.
+  COD_INLINE int count_less(Floats x, Floats y) {
     int found = 0;
-    for (int l = 0; l < W; l++) found -= mask[l];
+    for (int l = 0; l < W; l++) found += x[l] < y[l];
     return found;
   }
 
