@@ -104,14 +104,20 @@ bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_
   return true;
 }
 
-// Sums of the carriers of every input row, which some sets need.
+bool is_direct(const cod_geometry &g) {
+  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 &&
+         g.pad_w == 0;
+}
+
+// Sums of the carriers of every input row, which some sets need. Where a row is read once, its
+// block takes them, when it reads the row for the first time.
 struct Sums {
   int64_t each;
   std::vector<int32_t> all;
-  Sums(const cod_carrier &x, int64_t rows, const cod_carrier_weight &w, int threads)
+  Sums(const cod_carrier &x, int64_t rows, const cod_carrier_weight &w, bool direct, int threads)
       : each(kernels().carrier_sum_count(w.depth, w.run)) {
     if (w.bits == 8 && !kernels().carrier_lift) each = 0;
-    if (!each) return;
+    if (!each || direct) return;
     all.resize((size_t)(rows * each));
     cod::parallel_for(
         rows, std::max<int64_t>((1 << 16) / w.depth, 1), threads, [&](int64_t first, int64_t last) {
@@ -127,7 +133,7 @@ class Product {
           const cod_output &y, const Sums &sums)
       : k_(kernels()), x_(x), g_(g), w_(w), y_(y), sums_(sums) {
     rows_ = g.batch * g.out_h * g.out_w;
-    direct_ = w.taps == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 && g.pad_w == 0;
+    direct_ = is_direct(g);
     const int64_t mr = k_.carrier_rows;
     block_ = std::min(std::max(kBlockBytes / (w.depth * w.taps), kFewestRows), kMostRows);
     block_ = (block_ + mr - 1) / mr * mr;
@@ -152,7 +158,7 @@ class Product {
     if (!memory) return false;
     auto *packed_rows = reinterpret_cast<int8_t *>(memory + bytes);
     auto *multipliers = reinterpret_cast<int32_t *>(memory + bytes + rows);
-    Block own((size_t)(tiles * pointers), (size_t)block_, (size_t)w_.taps);
+    Block own((size_t)(tiles * pointers), (size_t)block_, (size_t)w_.taps, (size_t)sums_.each);
     alignas(64) float bias[cod::kMaxLanes];
     if (k_.carrier_begin) k_.carrier_begin();
     for (int64_t item = first; item < last; item++) {
@@ -182,6 +188,9 @@ class Product {
           tile.unit = &own.unit[at * mr];
           tile.y = y_.data + row * y_.row_stride + o;
           tile.rows = (int)std::min(end - row, mr);
+          for (int64_t r = 0; r < tile.rows; r++)
+            for (int64_t j = 0; j < tile.columns; j += 16)
+              __builtin_prefetch(tile.y + r * tile.stride + j, 1);
           k_.carrier_tile(tile);
           if (y_.activation != COD_ACT_NONE)
             for (int64_t r = 0; r < tile.rows; r++)
@@ -200,8 +209,9 @@ class Product {
     std::vector<const int32_t *> sums;
     std::vector<float> unit;
     std::vector<int64_t> place, used;
-    Block(size_t pointers, size_t rows, size_t taps)
-        : x(pointers), sums(pointers), unit(rows), place(taps), used(taps) {}
+    std::vector<int32_t> own_sums;  // of rows that are read once
+    Block(size_t pointers, size_t rows, size_t taps, size_t each)
+        : x(pointers), sums(pointers), unit(rows), place(taps), used(taps), own_sums(rows * each) {}
   };
 
   // Points to the rows [begin, end); returns how many taps are used. Taps that lie in the padding
@@ -223,7 +233,8 @@ class Product {
     }
     const auto set = [&](int64_t at, int64_t from) {
       own.x[at] = from < 0 ? zeros_.data() : x_.data + from * x_.stride;
-      own.sums[at] = from < 0 || !sums_.each ? zero_sums_.data() : &sums_.all[from * sums_.each];
+      own.sums[at] =
+          from < 0 || sums_.all.empty() ? zero_sums_.data() : &sums_.all[from * sums_.each];
     };
     Walk walk(g_, begin);
     for (int64_t i = 0; i < (end - begin + mr - 1) / mr * mr; i++, walk.next()) {
@@ -233,6 +244,11 @@ class Product {
         for (int64_t t = 0; t < count; t++) set(at + t * mr, -1);
       } else if (direct_) {
         set(at, begin + i);
+        if (sums_.each) {
+          int32_t *sums = &own.own_sums[i * sums_.each];
+          k_.carrier_sums(own.x[at], w_.depth, w_.run, sums);
+          own.sums[at] = sums;
+        }
         own.unit[i] = x_.unit[(begin + i) / x_.unit_rows];
       } else {
         // of one tap, whose padding has no unit of its own: that of its image
@@ -331,7 +347,7 @@ int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
   const bool padded = w->taps > 1 || g.pad_h > 0 || g.pad_w > 0;
   if (!x->unit || (padded && x->unit_rows != g.in_h * g.in_w)) return COD_BAD_ARGUMENT;
   if (rows * w->taps * w->depth * w->outputs < cod::kWorthSharing) threads = 1;
-  const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, threads);
+  const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, is_direct(g), threads);
   const Product product(*x, g, *w, *y, sums);
   const int64_t blocks = product.blocks(), spread = 3 * (int64_t)threads;
   int64_t cuts = threads > 1 && blocks < spread ? (spread + blocks - 1) / blocks : 1;
