@@ -57,7 +57,7 @@ def split(x: Tensor, spec: ActivationSpec) -> Groups:
     short = -channels % size
     if short:
         x = F.pad(x, (0, short))
-    values = x.reshape(*x.shape[:-1], -1, size)  # [..., C_pad] -> [..., K, g]
+    values = x.unflatten(-1, ((channels + short) // size, size))  # [..., C_pad] -> [..., K, g]
     if not short or spec.literal:
         return Groups(values, None)
     positions = torch.arange(channels + short, device=x.device).reshape(-1, size)
@@ -70,7 +70,7 @@ def merge(values: Tensor, shape: torch.Size, spec: ActivationSpec) -> Tensor:
         return values.reshape(shape)
     if spec.mode == "per_channel":
         return values.t().reshape(shape)
-    flat = values.reshape(*shape[:-1], -1)
+    flat = values.flatten(-2)
     return flat[..., : shape[-1]]
 
 

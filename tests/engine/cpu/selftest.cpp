@@ -652,6 +652,7 @@ int main(int argc, char **argv) {
     check_depthwise(set, true);
     check_refusals(set);
     check_searched(set);
+    check_carriers(set);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed ? 1 : 0;

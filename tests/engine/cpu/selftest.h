@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -93,3 +94,6 @@ inline cod_geometry convolution(int batch, int h, int w, int kh, int kw, int str
 
 // Groups on searched grids, and depthwise convolutions on their pixels.
 void check_searched(const std::string &set);
+
+// Carriers: encoders and products.
+void check_carriers(const std::string &set);

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.errors import UnsupportedError
-from codtdq.numerics import acceleration
+from codtdq.numerics import acceleration, carrier
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 FILE = "libcodtdq_native.so"
 SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
 OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
@@ -38,6 +38,10 @@ CONSTANTS = {
     "MAX_TRIALS": MAX_TRIALS,
     "WIDE_LOWEST": -112,
     "WIDE_HIGHEST": 127,
+    "LARGEST_CARRIER": carrier.LARGEST,
+    "LARGEST_MULTIPLIER": carrier.LARGEST_MULTIPLIER,
+    "LONGEST_SUM": carrier.LONGEST_SUM,
+    "LEAST_STEP": carrier.LEAST_STEP,
     "ACTIVE_C1": 1,
     "ACTIVE_C2": 2,
     "ACTIVE_GUARDED": 3,
@@ -185,6 +189,41 @@ class Weight(Structure):
     ]
 
 
+class CarrierInput(Structure):
+    """cod_carrier."""
+
+    _fields_ = [("data", c_void_p), ("stride", c_int64), ("unit", c_void_p), ("unit_rows", c_int64)]
+
+
+class CarriedOutput(Structure):
+    """cod_carried."""
+
+    _fields_ = [*CarrierInput._fields_, ("multiplier", c_void_p)]
+
+
+class CarrierWeight(Structure):
+    """cod_carrier_weight."""
+
+    _fields_ = [
+        *[
+            (name, c_int64)
+            for name in (
+                "outputs",
+                "taps",
+                "inputs",
+                "depth",
+                "panels",
+                "panel_bytes",
+                "packed_bytes",
+                "multiplier_bytes",
+                "factor_count",
+            )
+        ],
+        *[(name, c_int32) for name in ("bits", "group", "run", "columns")],
+        *[(name, c_void_p) for name in ("packed", "multiplier", "factor")],
+    ]
+
+
 STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
@@ -195,6 +234,9 @@ STRUCTURES = {
     "GEOMETRY_BYTES": Geometry,
     "DEFORM_BYTES": Deform,
     "WEIGHT_BYTES": Weight,
+    "CARRIER_BYTES": CarrierInput,
+    "CARRIED_BYTES": CarriedOutput,
+    "CARRIER_WEIGHT_BYTES": CarrierWeight,
 }
 
 _library: Any = None
@@ -256,12 +298,19 @@ def available_sets() -> list[str]:
     return [] if library is None else library.cod_available().decode().split()
 
 
+def refusal(name: str) -> str | None:
+    """Why an instruction set cannot run here, or None if it can."""
+    return engine().cod_refusal(name.encode()).decode() or None
+
+
 def select(name: str) -> None:
     """Use another instruction set. Weights packed before belong to the old one."""
     library = load()
     if library is None or library.cod_select(name.encode()):
+        why = unavailable_reason() if library is None else refusal(name)
         raise UnsupportedError(
-            f"instruction set {name!r} cannot run here; available: {', '.join(available_sets())}"
+            f"instruction set {name!r} cannot run here: {why}; "
+            f"available: {', '.join(available_sets())}"
         )
 
 
@@ -314,7 +363,10 @@ def _open() -> Any:
     _check(library, file)
     if wish and library.cod_select(wish.encode()):
         names = library.cod_available().decode().replace(" ", ", ")
-        raise UnsupportedError(f"{SWITCH}={wish}: no such instruction set here; available: {names}")
+        why = library.cod_refusal(wish.encode()).decode()
+        raise UnsupportedError(
+            f"{SWITCH}={wish}: no such instruction set here; available: {names} ({wish}: {why})"
+        )
     return library
 
 
@@ -337,6 +389,7 @@ def _declare(library: Any) -> None:
     library.cod_constant.restype, library.cod_constant.argtypes = c_double, [c_char_p]
     library.cod_isa.restype = library.cod_available.restype = c_char_p
     library.cod_select.argtypes = [c_char_p]
+    library.cod_refusal.restype, library.cod_refusal.argtypes = c_char_p, [c_char_p]
     library.cod_keep_memory.argtypes = [c_int64]
     library.cod_use_team.restype, library.cod_use_team.argtypes = None, [c_void_p]
     library.cod_quantize_groups.argtypes = [
@@ -396,6 +449,61 @@ def _declare(library: Any) -> None:
         c_int64,
         c_int64,
         c_void_p,
+        c_int32,
+    ]
+    _declare_carriers(library)
+
+
+def _declare_carriers(library: Any) -> None:
+    library.cod_carrier_depth.restype = c_int64
+    library.cod_carrier_depth.argtypes = [c_int64]
+    library.cod_carry_groups.argtypes = [
+        POINTER(Rows),
+        POINTER(QuantSpec),
+        c_int32,
+        POINTER(CarriedOutput),
+        c_int32,
+    ]
+    library.cod_carry_fixed.argtypes = [
+        POINTER(Rows),
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_int32,
+        POINTER(CarriedOutput),
+        c_int32,
+    ]
+    library.cod_carrier_weight_describe.argtypes = [
+        c_int64,
+        c_int64,
+        c_int64,
+        c_int32,
+        c_int32,
+        c_int32,
+        POINTER(CarrierWeight),
+    ]
+    library.cod_carrier_weight_pack.argtypes = [
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        POINTER(CarrierWeight),
+        c_int32,
+    ]
+    library.cod_carrier_conv.argtypes = [
+        POINTER(CarrierInput),
+        POINTER(Geometry),
+        POINTER(CarrierWeight),
+        POINTER(Output),
+        c_int32,
+    ]
+    library.cod_carrier_depthwise.argtypes = [
+        POINTER(CarrierInput),
+        POINTER(Geometry),
+        c_int64,
+        c_void_p,
+        c_void_p,
+        POINTER(Output),
         c_int32,
     ]
 

@@ -13,7 +13,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 6
+#define COD_ABI_VERSION 7
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -22,6 +22,10 @@
 #define COD_MAX_TRIALS 16      /* scales that may be tried */
 #define COD_WIDE_LOWEST (-112) /* wide zero-points: q - z stays within int8 at four bits */
 #define COD_WIDE_HIGHEST 127
+#define COD_LARGEST_CARRIER 127   /* carriers are -127..127 */
+#define COD_LARGEST_MULTIPLIER 15 /* of weights: |p r| <= 120 */
+#define COD_LONGEST_SUM 130000    /* products that one 32-bit sum holds */
+#define COD_LEAST_STEP 1e-30      /* smaller ones have no reciprocal under a multiplier */
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,10 +67,11 @@ typedef struct {
 } cod_quantized;
 
 COD_API int32_t cod_abi_version(void);
-COD_API double cod_constant(const char *name); /* NaN for an unknown name */
-COD_API const char *cod_isa(void);             /* instruction set in use */
-COD_API const char *cod_available(void);       /* those that this machine can run */
-COD_API int32_t cod_select(const char *isa);   /* COD_OK or COD_NO_KERNEL */
+COD_API double cod_constant(const char *name);    /* NaN for an unknown name */
+COD_API const char *cod_isa(void);                /* instruction set in use */
+COD_API const char *cod_available(void);          /* those that this machine can run */
+COD_API int32_t cod_select(const char *isa);      /* COD_OK or COD_NO_KERNEL */
+COD_API const char *cod_refusal(const char *isa); /* why a set does not run here; "" if it does */
 
 /* Run on the threads of a GNU OpenMP runtime that is loaded already: the address of its
  * GOMP_parallel, or NULL for threads of our own. */
@@ -185,6 +190,88 @@ COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const
 COD_API int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
                               int32_t group, const float *weight, const cod_output *y,
                               int32_t threads);
+
+/* ---- Carriers: one exact product of signed bytes for every scheme.
+ *
+ * Inputs. a[t, k] in -127..127 stands for u a; u is a float32 for each row, or for `unit_rows` rows
+ * (an image). a = m (q - z): q the code, z the zero-point, m a whole multiplier 1..M of its group
+ * or channel, M = floor(127 / largest |q - z|). Of float32 steps s:
+ *   u = max(s) * (1 / M);  m = clamp(ceil(s * (1 / u)), 1, M), floor where DCRP bounds the step;
+ *   q = clamp(rint(x * (1 / (u m))) + z, ...);  each operation rounded, ties to even.
+ * Rows are padded with zeros to cod_carrier_depth(channels) bytes. Where a value is not finite, u
+ * is NaN and a is 0.
+ *
+ * Weights. w = v[n] p[n, g] r[n, k]: r in -8..7 (nibbles in memory), p whole, 1 <= |p| <= 15, v
+ * float32; or 8 bits: r in -127..127 and p = 1.
+ *
+ * Products. y[t, n] = float(sum a p r) * (u[t] * v[n]) + b[n]: an exact 32-bit sum and three
+ * rounded float32 operations (two without a bias), the same with every instruction set and any
+ * number of threads. */
+
+/* Bytes of a row: a multiple of 8 up to 16 channels, else of 32. */
+COD_API int64_t cod_carrier_depth(int64_t channels);
+
+typedef struct {
+  const int8_t *data; /* [rows, stride] */
+  int64_t stride;
+  const float *unit; /* [ceil(rows / unit_rows)] */
+  int64_t unit_rows;
+} cod_carrier;
+
+/* multiplier: [rows, K] (groups) or [1] or [channels] (fixed steps); 0 where there is none; may be
+ * NULL. */
+typedef struct {
+  int8_t *data;
+  int64_t stride;
+  float *unit;
+  int64_t unit_rows;
+  uint8_t *multiplier;
+} cod_carried;
+
+/* Token groups: symmetric under DCRP, or asymmetric (bits 2..7; largest and least value only). With
+ * unit_rows > 1 the largest step of so many rows makes their unit. */
+COD_API int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t asymmetric,
+                                 const cod_carried *out, int32_t threads);
+
+/* Given steps, count = 1 or channels; M = 1 for a single one. zero: zero-points 0..2^bits - 1 (bits
+ * 2..7), or NULL: symmetric. unit_rows: all rows, or what one NaN may reach. A NaN among the steps
+ * makes every unit NaN; others must be at least COD_LEAST_STEP. */
+COD_API int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step,
+                                const int32_t *zero, int64_t count, int32_t pre,
+                                const cod_carried *out, int32_t threads);
+
+/* Weights in panels for the set in use: describe, provide zeroed memory aligned to 64 bytes, pack.
+ * codes: int8 [outputs, taps, inputs]; multiplier: int8 [outputs, taps, ceil(inputs / group)], or
+ * NULL: 1; factor: v [outputs]. group: a multiple of 16, or at least all inputs, or 0 (the same).
+ */
+typedef struct {
+  int64_t outputs, taps, inputs, depth;
+  int64_t panels, panel_bytes;
+  int64_t packed_bytes, multiplier_bytes, factor_count; /* memory that the arrays need */
+  int32_t bits;                                         /* 4 or 8 */
+  int32_t group, run, columns;
+  uint8_t *packed;    /* [panels][taps][depth / unit][columns][unit] nibbles or bytes */
+  int8_t *multiplier; /* [panels][taps][depth / run][columns]; no bytes: all are 1 */
+  float *factor;      /* [panels][columns] */
+} cod_carrier_weight;
+COD_API int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t inputs,
+                                            int32_t bits, int32_t group, int32_t multiplied,
+                                            cod_carrier_weight *weight);
+COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier,
+                                        const float *factor, cod_carrier_weight *weight,
+                                        int32_t threads);
+
+/* Linear (kernel 1x1) or convolution; padding is carrier 0. Kernels of several taps need units of
+ * whole images: x->unit_rows = in_h * in_w. */
+COD_API int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
+                                 const cod_carrier_weight *weight, const cod_output *y,
+                                 int32_t threads);
+
+/* weight: int8 [taps, channels] in -127..127; factor: v [channels]; at most 1024 taps, units of
+ * whole images. y[t, c] = float(sum a w) * (u * v[c]) + b[c]. */
+COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
+                                      int64_t channels, const int8_t *weight, const float *factor,
+                                      const cod_output *y, int32_t threads);
 
 /* Maps x [batch, height, width, channels] without gaps, offsets [batch, 18, height, width] as pairs
  * (dy, dx) of pixels, at any strides (in floats). */

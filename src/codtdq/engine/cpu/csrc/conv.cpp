@@ -15,33 +15,9 @@ using cod::kernels;
 
 using cod::Aligned;
 using cod::kWorthSharing;
+using cod::Walk;
 
 constexpr int64_t kRowBlock = 96;  // rows that share one unpacked panel
-
-// Walks over output rows and tells which input row each of its taps reads, -1 in the padding.
-// Divisions only to begin with: they would cost more than the products of a narrow convolution.
-struct Walk {
-  const cod_geometry &g;
-  int64_t ox, oy, b;
-  Walk(const cod_geometry &geometry, int64_t row)
-      : g(geometry), ox(row % g.out_w), oy(row / g.out_w % g.out_h), b(row / g.out_w / g.out_h) {}
-  void next() {
-    if (++ox < g.out_w) return;
-    ox = 0;
-    if (++oy == g.out_h) oy = 0, b++;
-  }
-  template <typename F>
-  void taps(const F &visit) const {
-    int64_t tap = 0, y = oy * g.stride_h - g.pad_h;
-    for (int32_t ky = 0; ky < g.kernel_h; ky++, y += g.dilation_h) {
-      const bool row_inside = y >= 0 && y < g.in_h;
-      const int64_t line = (b * g.in_h + y) * g.in_w;
-      int64_t x = ox * g.stride_w - g.pad_w;
-      for (int32_t kx = 0; kx < g.kernel_w; kx++, x += g.dilation_w, tap++)
-        visit(tap, row_inside && x >= 0 && x < g.in_w ? line + x : -1);
-    }
-  }
-};
 
 // Rows of scales: one, or factors and then one per tap and group.
 int64_t scales_of_panel(const cod_weight &w) { return w.weight_group ? 1 + w.taps * w.groups : 1; }

@@ -2,6 +2,7 @@
 // lines are dequantized once, just before they are needed, and kept while the kernel is over them.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "aligned.h"
@@ -14,6 +15,7 @@ constexpr int64_t kBands = 8;                          // of an image, to share 
 constexpr int64_t kFewestLines = 4;                    // of a band
 constexpr int64_t kNear = 384 * 1024 / sizeof(float);  // values that are kept
 constexpr int64_t kVector = 16;                        // floats; no instruction set has more
+constexpr int64_t kMostTaps = 1024;  // sums of 127 * 127 are whole in float32, in any order
 
 // Output lines [begin, end) of one image and the first input line that they read.
 struct Band {
@@ -22,13 +24,15 @@ struct Band {
 
 class Depthwise {
  public:
+  // scale: [batch, channels] of sums of whole numbers, or NULL.
   Depthwise(const cod_input &x, const cod_geometry &g, int64_t channels, int group,
-            const float *weight, const cod_output &y)
+            const float *weight, const float *scale, const cod_output &y)
       : x_(x),
         g_(g),
         channels_(channels),
         group_(group),
         weight_(weight),
+        scale_(scale),
         y_(y),
         gated_(y.activation == COD_ACT_GATED_GELU),
         outputs_(gated_ ? channels / 2 : channels) {
@@ -70,7 +74,7 @@ class Depthwise {
     for (int64_t oy = band.begin; oy < band.end; oy++) {
       float *out = output(band, oy) + from;
       ready = dequantize(band, ready, oy, from, n, x_hat);
-      compute(oy, from, n, x_hat, out, y_.row_stride);
+      compute(band.image, oy, from, n, x_hat, out, y_.row_stride);
       for (int64_t p = 0; p < g_.out_w && activation != COD_ACT_NONE; p++)
         cod::kernels().activate(out + p * y_.row_stride, n, activation);
     }
@@ -78,7 +82,7 @@ class Depthwise {
     for (int64_t oy = band.begin; oy < band.end && gated_; oy++) {
       float *out = output(band, oy) + from;
       ready = dequantize(band, ready, oy, outputs_ + from, n, x_hat);
-      compute(oy, outputs_ + from, n, x_hat, line, pixel_);
+      compute(band.image, oy, outputs_ + from, n, x_hat, line, pixel_);
       for (int64_t p = 0; p < g_.out_w; p++)
         cod::kernels().multiply(out + p * y_.row_stride, line + p * pixel_, n);
     }
@@ -128,9 +132,10 @@ class Depthwise {
   }
 
   // One output line of n channels.
-  void compute(int64_t oy, int64_t from, int64_t n, const float *x_hat, float *out,
+  void compute(int64_t image, int64_t oy, int64_t from, int64_t n, const float *x_hat, float *out,
                int64_t out_step) const {
     std::vector<const float *> x(taps_.size()), weight(taps_.size());
+    const float *scale = scale_ ? scale_ + image * channels_ + from : nullptr;
     for (int64_t ox = 0; ox < g_.out_w;) {
       const bool inner = ox >= inner_begin_ && ox < inner_end_;
       const int64_t pixels = inner ? inner_end_ - ox : 1;
@@ -141,8 +146,8 @@ class Depthwise {
         x[count] = place(x_hat, iy) + ix * pixel_;
         weight[count++] = weight_ + (int64_t)t * channels_ + from;
       }
-      cod::kernels().depthwise({x.data(), weight.data(), y_.bias ? y_.bias + from : nullptr, count,
-                                pixels, g_.stride_w * pixel_, out_step, out + ox * out_step},
+      cod::kernels().depthwise({x.data(), weight.data(), y_.bias ? y_.bias + from : nullptr, scale,
+                                count, pixels, g_.stride_w * pixel_, out_step, out + ox * out_step},
                                n);
       ox += pixels;
     }
@@ -152,13 +157,26 @@ class Depthwise {
   const cod_geometry &g_;
   const int64_t channels_;
   const int group_;
-  const float *const weight_;
+  const float *const weight_, *const scale_;
   const cod_output &y_;
   const bool gated_;
   const int64_t outputs_;
   std::vector<Tap> taps_;
   int64_t inner_begin_, inner_end_, lines_, bands_, kept_, block_, blocks_, pixel_;
 };
+
+// products: how many there are.
+int32_t share(const Depthwise &work, int64_t products, int32_t threads) {
+  if (products * 8 < cod::kWorthSharing) threads = 1;
+  std::atomic<bool> failed{false};
+  cod::parallel_for(work.items(), 1, threads, [&](int64_t first, int64_t last) {
+    float *x_hat = cod::scratch(work.values() + work.line_values());
+    if (!x_hat) failed = true;
+    for (int64_t item = first; x_hat && item < last; item++)
+      work.run(item, x_hat, x_hat + work.values());
+  });
+  return failed ? COD_NO_MEMORY : COD_OK;
+}
 
 }  // namespace
 
@@ -173,14 +191,29 @@ extern "C" int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometr
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
   if (x->step_mode == 1 && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
   if (pixels == 0) return COD_OK;
-  if (pixels * channels * taps * 8 < cod::kWorthSharing) threads = 1;
-  const Depthwise work(*x, g, channels, group, weight, *y);
-  std::atomic<bool> failed{false};
-  cod::parallel_for(work.items(), 1, threads, [&](int64_t first, int64_t last) {
-    float *x_hat = cod::scratch(work.values() + work.line_values());
-    if (!x_hat) failed = true;
-    for (int64_t item = first; x_hat && item < last; item++)
-      work.run(item, x_hat, x_hat + work.values());
-  });
-  return failed ? COD_NO_MEMORY : COD_OK;
+  return share(Depthwise(*x, g, channels, group, weight, nullptr, *y), pixels * channels * taps,
+               threads);
+}
+
+extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
+                                         int64_t channels, const int8_t *weight,
+                                         const float *factor, const cod_output *y,
+                                         int32_t threads) {
+  if (!x || !weight || !factor || !y || !cod::fits(geometry) || channels < 1 ||
+      x->stride < channels)
+    return COD_BAD_ARGUMENT;
+  if (y->activation == COD_ACT_GATED_GELU && channels % 2) return COD_BAD_ARGUMENT;
+  const cod_geometry &g = *geometry;
+  const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
+  if (taps > kMostTaps) return COD_BAD_ARGUMENT;
+  if (pixels == 0) return COD_OK;
+  if (!x->unit || x->unit_rows != g.in_h * g.in_w) return COD_BAD_ARGUMENT;
+  std::vector<float> whole((size_t)(taps * channels)), scale((size_t)(g.batch * channels));
+  for (int64_t i = 0; i < taps * channels; i++) whole[i] = (float)weight[i];
+  for (int64_t i = 0; i < g.batch * channels; i++)
+    scale[i] = x->unit[i / channels] * factor[i % channels];
+  cod_input codes{};
+  codes.codes = x->data, codes.code_stride = x->stride;
+  return share(Depthwise(codes, g, channels, 1, whole.data(), scale.data(), *y),
+               pixels * channels * taps, threads);
 }

@@ -53,6 +53,10 @@ double cod_constant(const char *name) {
       {"MAX_TRIALS", COD_MAX_TRIALS},
       {"WIDE_LOWEST", COD_WIDE_LOWEST},
       {"WIDE_HIGHEST", COD_WIDE_HIGHEST},
+      {"LARGEST_CARRIER", COD_LARGEST_CARRIER},
+      {"LARGEST_MULTIPLIER", COD_LARGEST_MULTIPLIER},
+      {"LONGEST_SUM", COD_LONGEST_SUM},
+      {"LEAST_STEP", COD_LEAST_STEP},
       {"ACTIVE_C1", COD_ACTIVE_C1},
       {"ACTIVE_C2", COD_ACTIVE_C2},
       {"ACTIVE_GUARDED", COD_ACTIVE_GUARDED},
@@ -67,6 +71,9 @@ double cod_constant(const char *name) {
       {"GEOMETRY_BYTES", sizeof(cod_geometry)},
       {"DEFORM_BYTES", sizeof(cod_deform)},
       {"WEIGHT_BYTES", sizeof(cod_weight)},
+      {"CARRIER_BYTES", sizeof(cod_carrier)},
+      {"CARRIED_BYTES", sizeof(cod_carried)},
+      {"CARRIER_WEIGHT_BYTES", sizeof(cod_carrier_weight)},
   };
   for (const auto &entry : table)
     if (!std::strcmp(entry.name, name)) return entry.value;
@@ -92,6 +99,16 @@ int32_t cod_select(const char *isa) {
       return COD_OK;
     }
   return COD_NO_KERNEL;
+}
+
+const char *cod_refusal(const char *isa) {
+  for (const cod::Kernels *one : cod::kSets)
+    if (!std::strcmp(one->name, isa)) {
+      if (one->runs_here()) return "";
+      const char *reason = one->refusal ? one->refusal() : nullptr;
+      return reason ? reason : "this processor does not have its instructions";
+    }
+  return "the library was built without it";
 }
 
 int32_t cod_keep_memory(int64_t bytes) {

@@ -82,15 +82,58 @@ struct Epilogue {
 struct DepthwiseLine {
   const float *const *x, *const *weight;  // [taps]: of the first pixel; of the tap
   const float *bias;                      // or NULL
+  const float *scale;                     // or NULL; of whole numbers: y = sum * scale + bias then
   int taps;
   int64_t pixels, x_step, y_step;  // steps: floats from pixel to pixel
   float *y;
 };
 
+// One tile of a product of carriers, all taps: y[r, j] = (sum of x w) * (unit[r] * factor[j]) +
+// bias[j]. x[t * rows + r]: carriers of row r under tap t, `depth` of them; sums: what
+// `carrier_sums` says of them. w: what `carrier_expand` made of a panel, with its multipliers.
+struct CarrierTile {
+  const int8_t *const *x;
+  const int32_t *const *sums;
+  const int8_t *packed;  // of sets that pack rows: what `carrier_pack` made of x
+  const uint8_t *w;
+  const int32_t *multipliers;  // [taps * runs][columns], or NULL
+  int64_t taps, depth;
+  int run;
+  bool bytes;  // weights have 8 bits
+  float *y;
+  int64_t stride;
+  const float *unit, *factor, *bias;  // [tile rows], [tile columns], [tile columns] or NULL
+  int rows, columns;                  // of the tile: those that exist
+};
+
+// How groups become carriers (carry.h); `range` has their bounds.
+struct CarryPlan {
+  Plan range;
+  bool projected;   // ranges are more than the largest magnitudes
+  bool asymmetric;  // codes have a zero-point
+  float levels;     // asymmetric: largest code
+  float low, high;  // symmetric: limits of codes
+  float most;       // largest multiplier
+};
+
+// Steps of groups, NaN where a value is not finite; `bounded`: they may not grow; `least`: of
+// asymmetric groups, the lowest value, at most 0.
+struct alignas(64) GroupSteps {
+  float step[kMaxLanes], least[kMaxLanes];
+  int32_t bounded[kMaxLanes];
+};
+
+// What turns values into carriers, one entry for each group or each channel:
+// m * clamp(rint(x * inverse), low, high).
+struct CarryTable {
+  float *inverse, *low, *high, *m;
+};
+
 struct Kernels {
   const char *name;
-  bool (*runs_here)();  // asked once, before anything else of the file is called
-  int lanes;            // groups that one call of `quantize` takes
+  bool (*runs_here)();       // asked once, before anything else of the file is called
+  const char *(*refusal)();  // why it does not run here; NULL: nothing more to say
+  int lanes;                 // groups that one call of `quantize` takes
   void (*quantize)(const GroupBlock &block, const Plan &plan, GroupResult &out);
   // codes of n contiguous values under one radius and step; returns the sum of the codes
   int32_t (*encode)(const float *x, int n, float radius, float step, int bits, int8_t *codes);
@@ -124,6 +167,38 @@ struct Kernels {
                         int valid, int8_t *const *codes, float *step);
   void (*transform)(const float *x, int64_t n, const cod_transform &transform, float *y);
   void (*dequantize_each)(const int8_t *codes, int64_t n, const float *step, float *x_hat);
+
+  // Products of carriers. A panel of weights: [taps][depth / unit][columns][unit] codes.
+  int carrier_rows, carrier_columns, carrier_unit;
+  int carrier_pair;     // bytes whose nibbles lie in the low halves, before those in the high ones
+  int carrier_lift;     // what expanded weights have added to them
+  bool carrier_mirror;  // nibbles under a negative multiplier are stored inverted
+  // int32 that a row of `depth` carriers has as its sums, and those
+  int64_t (*carrier_sum_count)(int64_t depth, int run);
+  void (*carrier_sums)(const int8_t *x, int64_t depth, int run, int32_t *sums);
+  // nibbles of `runs` runs and their multipliers (or NULL) to what a tile reads
+  void (*carrier_expand)(const uint8_t *packed, const int8_t *p, int64_t runs, int run,
+                         uint8_t *bytes, int32_t *multipliers);
+  void (*carrier_tile)(const CarrierTile &tile);
+  // sets that need the rows of a tile side by side, else NULL: bytes for one, and how
+  int64_t (*carrier_packed)(int64_t taps, int64_t depth);
+  void (*carrier_pack)(const int8_t *const *x, int64_t taps, int64_t depth, int8_t *to);
+  void (*carrier_begin)();  // before and after the tiles of one thread, or NULL
+  void (*carrier_end)();
+
+  // Carriers of values.
+  void (*carry_steps)(const GroupBlock &block, const CarryPlan &plan, GroupSteps &out);
+  // multipliers and codes' limits of n groups or channels under their units
+  void (*carry_table)(const float *step, const float *least, const int32_t *bounded,
+                      const float *units, int64_t n, const CarryPlan &plan, const CarryTable &out);
+  void (*carry_groups)(const float *x, int64_t channels, int group, const CarryTable &table,
+                       int8_t *to);
+  // with an entry for each channel, or one for all; whether all values are finite
+  bool (*carry_each)(const float *x, int64_t channels, bool each, const CarryTable &table,
+                     int8_t *to);
+  // to[p * stride + c] = x[c * channel_stride + p] for p < pixels
+  void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
+               int64_t stride);
 };
 
 const Kernels &kernels();  // of the set in use

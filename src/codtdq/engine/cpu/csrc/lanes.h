@@ -84,6 +84,8 @@ struct Lanes {
     __builtin_memcpy(x, &v, (size_t)n * sizeof(float));
   }
 
+  static const char *refusal() { return nullptr; }
+
   // From here on: what sets have instructions for, lane by lane.
 
   COD_INLINE bool any(Ints x) {
@@ -127,8 +129,11 @@ struct Lanes {
 
   // Four columns of W rows.
   COD_INLINE void transpose4(const float *const *rows, int offset, Floats *v) {
-    for (int l = 0; l < W; l++)
-      for (int k = 0; k < 4; k++) v[k][l] = rows[l][offset + k];
+    for (int k = 0; k < 4; k++) {
+      Floats column{};
+      for (int l = 0; l < W; l++) column[l] = rows[l][offset + k];
+      v[k] = column;
+    }
   }
   // The lane at a distance of a power of two.
   template <int DISTANCE>
@@ -180,6 +185,52 @@ struct Lanes {
   // Of a product: whether a sum is multiplied by the step first and then by the weight's scale.
   // Either is right; sets differ, and another order would change their last bits.
   static constexpr bool kStepFirst = false;
+
+  // Lane l of the result: pick() over all lanes of each[l]; in any order.
+  template <typename F>
+  COD_INLINE Floats across(const Floats *each, const F &pick) {
+    Floats turned[W];
+    for (int i = 0; i < W; i++) {
+      Floats column{};
+      for (int l = 0; l < W; l++) column[l] = each[l][i];
+      turned[i] = column;
+    }
+    for (int half = W / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; i++) turned[i] = pick(turned[i], turned[i + half]);
+    return turned[0];
+  }
+  // In how many lanes x is less than y.
+  COD_INLINE int count_less(Floats x, Floats y) {
+    int found = 0;
+    for (int l = 0; l < W; l++) found += x[l] < y[l];
+    return found;
+  }
+
+  // Of a product of carriers (carrier.h): rows and vectors of columns of a tile, values of depth
+  // that lie side by side, what weights have added to them, whether 8-bit weights go another way.
+  static constexpr int kCarrierRows = 4, kCarrierVectors = 2, kCarrierUnit = 4, kCarrierLift = 0;
+  static constexpr bool kCarrierBytesDiffer = false;
+  // Whether weights are multiplied before they meet carriers, or sums of runs after it.
+  static constexpr bool kCarrierFolds = true;
+  // Whether the rows of a tile are packed side by side first; a set that does so has a tile of its
+  // own (carrier_pack.h).
+  static constexpr bool kCarrierPacks = false;
+  static int64_t carrier_sum_count(int64_t, int) { return 0; }
+  static void carrier_sums(const int8_t *, int64_t, int, int32_t *) {}
+
+  // One tap: adds x[r][k] w[k][column] to d.
+  template <bool BYTES, int R, int V>
+  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *, const uint8_t *w,
+                              const int32_t *, int64_t depth, int, Ints (&d)[R][V]) {
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++)
+        for (int l = 0; l < W; l++) {
+          const int8_t *own = (const int8_t *)w + 4 * (v * W + l);
+          int32_t sum = 0;
+          for (int64_t k = 0; k < depth; k++) sum += x[r][k] * own[k / 4 * 4 * V * W + k % 4];
+          d[r][v][l] += sum;
+        }
+  }
 
   // Groups whose values times two bounds of 1 / step round alike (x86.h); false: no faster way.
   // SAME: their codes have the same bounds.

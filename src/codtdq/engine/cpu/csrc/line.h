@@ -44,7 +44,7 @@ struct Line {
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
       for (int j = 0; j < M; j++)
-        sum[i][j] = line.bias ? Isa::load(line.bias + c + j * W) : Floats{};
+        sum[i][j] = line.bias && !line.scale ? Isa::load(line.bias + c + j * W) : Floats{};
     for (int t = 0; t < line.taps; t++) {
       const float *x = line.x[t] + p * line.x_step + c, *w = line.weight[t] + c;
 #pragma GCC unroll 4
@@ -59,7 +59,13 @@ struct Line {
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
-      for (int j = 0; j < M; j++) Isa::store(sum[i][j], y + i * line.y_step + j * W);
+      for (int j = 0; j < M; j++) {
+        if (line.scale) {
+          sum[i][j] = sum[i][j] * Isa::load(line.scale + c + j * W);
+          if (line.bias) sum[i][j] = sum[i][j] + Isa::load(line.bias + c + j * W);
+        }
+        Isa::store(sum[i][j], y + i * line.y_step + j * W);
+      }
   }
 
   template <int N, int M>
@@ -69,9 +75,11 @@ struct Line {
     for (; c + W <= n; c += W) depthwise_tile<N, 1>(line, p, c);
     for (; c < n; c++)
       for (int i = 0; i < N; i++) {
-        float sum = line.bias ? line.bias[c] : 0.0f;
+        float sum = line.bias && !line.scale ? line.bias[c] : 0.0f;
         for (int t = 0; t < line.taps; t++)
           sum += line.x[t][(p + i) * line.x_step + c] * line.weight[t][c];
+        if (line.scale) sum *= line.scale[c];
+        if (line.scale && line.bias) sum += line.bias[c];
         line.y[(p + i) * line.y_step + c] = sum;
       }
   }

@@ -54,7 +54,7 @@ struct Project {
           if (k >= valid[l]) x[l] = v[0][l];
       const Doubles d = Isa::wide(x) - first;
       total = total + d;
-      squares = fma<Isa>(d, d, squares);
+      squares = squares + d * d;  // not fused: every set gives the same bits
     }
     const Doubles n_wide = Isa::wide(count);
     const Doubles variance = clamp<Isa>(squares - total * total / n_wide);
@@ -119,49 +119,73 @@ struct Project {
     float largest[kMaxLanes], base[kMaxLanes], squares[kMaxLanes];
   };
 
-  // Radius (not yet guarded), active and infeasible of W groups from `at` on.
-  static inline void project_lanes(const GroupBlock &groups, int at, const Plan &plan,
-                                   Scratch &scratch, GroupResult &out) {
-    const cod_quant_spec &spec = plan.spec;
-    const int n = spec.group;
-    const float *rows[W];
+  // W groups, one per lane, and what one look at them tells.
+  struct alignas(64) Loaded {
+    Floats v[COD_MAX_GROUP];
+    Summary s;
+    Floats count;
     int valid[W];
-    bool padded = false;
+    bool padded;  // some are short, and that counts
+  };
+
+  // chosen: which groups of the block.
+  COD_INLINE void load_lanes(const GroupBlock &groups, const int *chosen, const Plan &plan,
+                             Loaded &in) {
+    const int n = plan.spec.group;
+    const float *rows[W];
+    in.padded = false;
     for (int l = 0; l < W; l++) {
-      const int from = at + l < groups.lanes ? at + l : at;
-      rows[l] = groups.values[from];
-      valid[l] = groups.valid[from];
-      padded |= valid[l] < n;
+      rows[l] = groups.values[chosen[l]];
+      in.valid[l] = groups.valid[chosen[l]];
+      in.padded |= in.valid[l] < n;
       // the groups two steps ahead: rows mostly follow each other, and elsewhere nothing is lost
       for (int k = 0; k < n; k += 16) __builtin_prefetch(rows[l] + 2 * W * n + k);
     }
-    padded &= !spec.literal;
-    Floats count = Isa::all((float)n);
-    if (padded)
-      for (int l = 0; l < W; l++) count[l] = (float)valid[l];
-    alignas(64) Floats v[COD_MAX_GROUP];
-    load_transposed<Isa>(rows, n, v);
-    const Summary s = summarize(v, n);
-    Floats base = Isa::as_floats(s.largest);
-    if (Isa::any(s.largest > kInf))  // keys know no NaN: it counts as an infinity
+    in.padded &= !plan.spec.literal;
+    in.count = Isa::all((float)n);
+    if (in.padded)
+      for (int l = 0; l < W; l++) in.count[l] = (float)in.valid[l];
+    load_transposed<Isa>(rows, n, in.v);
+    in.s = summarize(in.v, n);
+    if (Isa::any(in.s.largest > kInf))  // keys know no NaN: it counts as an infinity
       for (int k = 0; k < n; k++)
-        v[k] = Isa::choose(v[k] == v[k], v[k], Isa::all(__builtin_inff()));
-    if (spec.use_percentile) {
-      const Floats picked = percentile_of(v, s.largest, plan, padded ? valid : nullptr);
-      // an infinity stands for a NaN, except where padding is one
-      base = Isa::choose((Isa::as_ints(picked) == kInf) & (count == (float)n), base, picked);
-    }
+        in.v[k] = Isa::choose(in.v[k] == in.v[k], in.v[k], Isa::all(__builtin_inff()));
+  }
+
+  COD_INLINE Floats base_of(const Loaded &in, const Plan &plan) {
+    const Floats base = Isa::as_floats(in.s.largest);
+    if (!plan.spec.use_percentile) return base;
+    const Floats picked = percentile_of(in.v, in.s.largest, plan, in.padded ? in.valid : nullptr);
+    // an infinity stands for a NaN, except where padding is one
+    const Ints whole = in.count == (float)plan.spec.group;
+    return Isa::choose((Isa::as_ints(picked) == kInf) & whole, base, picked);
+  }
+
+  COD_INLINE void bound_by_deviation(const Loaded &in, Floats base, const Plan &plan,
+                                     Floats &radius, Ints &active, Ints &infeasible) {
+    if (!plan.bound_tau || deviation_is_large(in.s, in.count, base, plan)) return;
+    const Floats sigma = deviation(in.v, plan.spec.group, in.padded ? in.valid : nullptr);
+    bound_by(sigma * plan.tau_factor, plan, COD_ACTIVE_C1, COD_INFEASIBLE_C1, radius, active,
+             infeasible);
+  }
+
+  // Radius (not yet guarded), active and infeasible of W groups from `at` on.
+  static inline void project_lanes(const GroupBlock &groups, int at, const Plan &plan,
+                                   Scratch &scratch, GroupResult &out) {
+    int chosen[W];
+    for (int l = 0; l < W; l++) chosen[l] = at + l < groups.lanes ? at + l : at;
+    Loaded in;
+    load_lanes(groups, chosen, plan, in);
+    const Floats base = base_of(in, plan);
     Floats radius = base;
     Ints active{}, infeasible{};
-    if (plan.bound_tau && !deviation_is_large(s, count, base, plan))
-      bound_by(deviation(v, n, padded ? valid : nullptr) * plan.tau_factor, plan, COD_ACTIVE_C1,
-               COD_INFEASIBLE_C1, radius, active, infeasible);
+    bound_by_deviation(in, base, plan, radius, active, infeasible);
     if (plan.bound_zero)
-      bound_by(zero_bin_bound(v, s, plan), plan, COD_ACTIVE_C2, COD_INFEASIBLE_C2, radius, active,
-               infeasible);
-    Isa::store(s.largest, scratch.largest + at);
+      bound_by(zero_bin_bound(in.v, in.s, plan), plan, COD_ACTIVE_C2, COD_INFEASIBLE_C2, radius,
+               active, infeasible);
+    Isa::store(in.s.largest, scratch.largest + at);
     Isa::store(base, scratch.base + at);
-    Isa::store(s.squares, scratch.squares + at);
+    Isa::store(in.s.squares, scratch.squares + at);
     Isa::store(radius, out.radius + at);
     Isa::store(active, out.active + at);
     Isa::store(infeasible, out.infeasible + at);

@@ -4,77 +4,14 @@
 #include <vector>
 
 #include "kernels.h"
+#include "rows.h"
 
 namespace {
 
 using cod::kernels;
 
-constexpr int kRowBlock = 16;  // rows gathered at once when channels are strided
-
-// The rows of a block as contiguous floats, the pre-activation applied.
-class RowReader {
- public:
-  RowReader(const cod_rows &x, int pre, int64_t padded)
-      : x_(x),
-        pre_(pre),
-        padded_(padded),
-        copy_(x.channel_stride != 1 || pre != COD_PRE_NONE || padded != x.channels) {
-    if (copy_) buffer_.assign((size_t)(kRowBlock * padded), 0.0f);
-  }
-
-  // Pointers to rows [begin, end), end - begin <= kRowBlock.
-  void read(int64_t begin, int64_t end, const float **rows) {
-    for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
-    if (!copy_) return;
-    const int64_t n = end - begin, channels = x_.channels;
-    if (x_.channel_stride == 1) {
-      for (int64_t i = 0; i < n; i++)
-        std::memcpy(&buffer_[i * padded_], rows[i], channels * sizeof(float));
-    } else {
-      for (int64_t c = 0; c < channels; c++) {
-        const float *column = x_.data + begin * x_.row_stride + c * x_.channel_stride;
-        for (int64_t i = 0; i < n; i++) buffer_[i * padded_ + c] = column[i * x_.row_stride];
-      }
-    }
-    for (int64_t i = 0; i < n; i++) {
-      float *row = &buffer_[i * padded_];
-      if (pre_ == COD_PRE_GELU) kernels().gelu(row, channels, row);
-      if (pre_ == COD_PRE_RELU)
-        for (int64_t c = 0; c < channels; c++) row[c] = row[c] < 0.0f ? 0.0f : row[c];
-      rows[i] = row;
-    }
-  }
-
- private:
-  const cod_rows &x_;
-  int pre_;
-  int64_t padded_;
-  bool copy_;
-  std::vector<float> buffer_;
-};
-
-int rank_of(double share, int count) {
-  const int rank = (int)std::ceil(share * count - 1e-9);
-  return rank < 1 ? 1 : rank;
-}
-
-cod::Plan plan_of(const cod_quant_spec &spec) {
-  cod::Plan plan{};
-  plan.spec = spec;
-  const double qmax = (1 << (spec.bits - 1)) - 1;
-  const bool both = spec.use_tau && spec.use_zero_ratio;
-  plan.bound_tau = spec.use_tau && (!spec.literal || both);
-  plan.bound_zero = spec.use_zero_ratio && (!spec.literal || both);
-  plan.qmax = (float)qmax;
-  plan.floor = (float)(qmax * 1e-8);
-  plan.tau_factor = (float)(qmax * spec.tau);
-  plan.zero_factor = (float)(2.0 * qmax * (spec.literal ? 1.0 : COD_TIE_MARGIN));
-  for (int n = 0; n <= spec.group; n++) {
-    plan.percentile_rank[n] = rank_of(spec.percentile, n);
-    plan.zero_rank[n] = rank_of(spec.zero_ratio, n);
-  }
-  return plan;
-}
+using cod::kRowBlock;
+using cod::RowReader;
 
 void dequantize(const int8_t *codes, float step, int64_t n, float *x_hat) {
   for (int64_t i = 0; i < n; i++) x_hat[i] = (float)codes[i] * step;
@@ -111,7 +48,7 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
   const int64_t count = (channels + group - 1) / group, padded = count * group;
   if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
   const auto &k = kernels();
-  const cod::Plan plan = plan_of(*spec);
+  const cod::Plan plan = cod::plan_of(*spec);
   auto body = [&](int64_t first, int64_t last) {
     RowReader reader(*x, spec->pre, padded);
     std::vector<int8_t> scratch(out->codes ? 0 : (size_t)(k.lanes * group));

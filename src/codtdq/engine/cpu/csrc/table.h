@@ -1,6 +1,8 @@
 // The table of an instruction set: each kernel, compiled for it. A new set is a file with a struct
 // like those of avx2.cpp and generic.cpp, a row in sets.h and a line in CMakeLists.txt.
 #pragma once
+#include "carrier.h"
+#include "carry.h"
 #include "encode.h"
 #include "line.h"
 #include "pointwise.h"
@@ -18,6 +20,7 @@ constexpr Kernels table_of() {
   Kernels k{};
   k.name = Isa::kName;
   k.runs_here = Isa::runs_here;
+  k.refusal = Isa::refusal;
   k.lanes = kMaxLanes;
   k.quantize = Project<Isa>::block;
   k.encode = Encode<Isa>::group;
@@ -39,6 +42,36 @@ constexpr Kernels table_of() {
   k.widest_of_pixels = Search<Isa>::widest_of_pixels;
   k.search_pixels = Search<Isa>::pixels;
   k.transform = Transform<Isa>::run;
+  k.carrier_rows = Carrier<Isa>::kRows;
+  k.carrier_columns = Carrier<Isa>::kColumns;
+  k.carrier_unit = Carrier<Isa>::kUnit;
+  k.carrier_pair = 4 * Isa::kWidth;
+  k.carrier_lift = Isa::kCarrierLift;
+  k.carrier_mirror = Isa::kCarrierFolds;
+  k.carrier_sum_count = Isa::carrier_sum_count;
+  k.carrier_sums = Isa::carrier_sums;
+  if constexpr (Isa::kCarrierFolds)
+    k.carrier_expand = Carrier<Isa>::expand;
+  else
+    k.carrier_expand = Isa::carrier_expand;
+  if constexpr (Isa::kCarrierPacks) {
+    k.carrier_packed = Isa::carrier_packed;
+    k.carrier_pack = Isa::carrier_pack;
+    k.carrier_begin = Isa::carrier_begin;
+    k.carrier_end = Isa::carrier_end;
+    k.carrier_tile = [](const CarrierTile &in) {
+      alignas(64) int32_t sums[Carrier<Isa>::kRows * Carrier<Isa>::kColumns];
+      Isa::carrier_product(in, sums);
+      Carrier<Isa>::leave(in, sums);
+    };
+  } else {
+    k.carrier_tile = Carrier<Isa>::tile;
+  }
+  k.carry_steps = Carry<Isa>::steps;
+  k.carry_table = Carry<Isa>::table;
+  k.carry_groups = Carry<Isa>::groups;
+  k.carry_each = Carry<Isa>::each;
+  k.turn = Carry<Isa>::turn;
   return k;
 }
 

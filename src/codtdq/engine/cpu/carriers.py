@@ -1,0 +1,324 @@
+"""Carriers in the engine: encode an input as signed bytes, multiply it exactly.
+
+Plain functions of tensors and numbers, each with a twin of the same bits in `numerics.carrier`,
+which also defines the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from codtdq.engine.cpu import library
+from codtdq.engine.cpu.library import (
+    CarriedOutput,
+    CarrierInput,
+    CarrierWeight,
+    Output,
+    QuantSpec,
+    byref,
+)
+from codtdq.engine.cpu.products import ACTIVATIONS, Window, depthwise_outputs, token_views
+from codtdq.errors import UnsupportedError
+
+
+class Carriers(NamedTuple):
+    """A quantized input: what a product of carriers reads."""
+
+    data: Tensor  # int8 [rows, depth >= C], zeros behind the channels
+    unit: Tensor  # float32 [ceil(rows / unit_rows)]
+    unit_rows: int  # 1: a unit for each row; H W: for each image
+    multiplier: Tensor | None = None  # uint8 [rows, K], [C] or [1], if it was asked for
+
+
+def depth_of(channels: int) -> int:
+    """Bytes of a row of carriers: a multiple of 8 up to 16 channels, else of 32."""
+    return int(library.engine().cod_carrier_depth(channels))
+
+
+def carry_groups(
+    x: Tensor,
+    spec: QuantSpec,
+    *,
+    asymmetric: bool = False,
+    per_image: bool = False,
+    multipliers: bool = False,
+) -> Carriers:
+    """Carriers of maps x [B, C, *positions] or rows [N, C], token group by token group.
+
+    spec: bits, group and, for symmetric codes, the bounds of DCRP. per_image: all tokens of an
+    image share a unit (rows are one image), as kernels of several taps need it.
+    """
+    out, rows, unit_rows = _room(x, per_image)
+    count = -(-x.shape[1] // spec.group)
+    found = torch.empty(rows, count, dtype=torch.uint8) if multipliers else None
+    given = CarriedOutput(None, out.data.shape[1], None, unit_rows, None)
+    engine, threads, done = library.engine(), torch.get_num_threads(), 0
+    for view in token_views(x):
+        _place(given, out, done, unit_rows)
+        given.multiplier = None if found is None else found.data_ptr() + done * count
+        library.check(
+            engine.cod_carry_groups(byref(view), byref(spec), asymmetric, byref(given), threads)
+        )
+        done += view.rows
+    return out._replace(multiplier=found)
+
+
+def carry_fixed(
+    x: Tensor,
+    bits: int,
+    step: Tensor,
+    zero: Tensor | None = None,
+    *,
+    per_image: bool = True,
+    multipliers: bool = False,
+) -> Carriers:
+    """Carriers of maps x [B, C, *positions] or rows [N, C] under given float32 steps [1] or [C].
+
+    zero: int32 zero-points of the same shape; None: symmetric codes. per_image: a value that is not
+    finite spoils its image; else its row only.
+    """
+    out, _, unit_rows = _room(x, per_image)
+    step = step.float().contiguous()
+    zero = None if zero is None else zero.to(torch.int32).contiguous()
+    if zero is not None and zero.shape != step.shape:
+        raise UnsupportedError(f"zero-points {tuple(zero.shape)} for steps {tuple(step.shape)}")
+    found = torch.empty(step.numel(), dtype=torch.uint8) if multipliers else None
+    given = CarriedOutput(None, out.data.shape[1], None, unit_rows, _pointer(found))
+    engine, threads, done = library.engine(), torch.get_num_threads(), 0
+    for view in token_views(x):
+        _place(given, out, done, unit_rows)
+        library.check(
+            engine.cod_carry_fixed(
+                byref(view),
+                bits,
+                step.data_ptr(),
+                _pointer(zero),
+                step.numel(),
+                0,
+                byref(given),
+                threads,
+            )
+        )
+        done += view.rows
+    return out._replace(multiplier=found)
+
+
+@dataclass(frozen=True)
+class CarrierWeights:
+    """Weights of one operator, packed for the instruction set that was in use.
+
+    4.25 bits per weight with multipliers for groups of 16 or more (a byte for 32 weights, or for
+    16), 4 without, and a float32 for each output.
+    """
+
+    packed: Tensor  # uint8: nibbles, or bytes, in panels
+    multiplier: Tensor  # int8, one for each run of 16 or 32 inputs; empty: all are 1
+    factor: Tensor  # float32, padded to whole panels
+    shape: tuple[int, int, int]  # outputs, taps, inputs
+    bits: int
+    group: int  # inputs of a tap that share a multiplier; 0: all
+    instruction_set: str
+
+    @classmethod
+    def pack(
+        cls,
+        codes: Tensor,
+        factor: Tensor,
+        multiplier: Tensor | None = None,
+        *,
+        group: int | None = None,
+        bits: int = 4,
+    ) -> CarrierWeights:
+        """Pack w = factor p r of codes r, int8 [O, T, I], and factors [O].
+
+        4 bits: r in -8..7 and multipliers p, int8 [O, T, ceil(I / group)] with 1 <= |p| <= 15, or
+        None: 1. group: a multiple of 16, or None: all inputs. 8 bits: r in -127..127, no p.
+        """
+        outputs, taps, inputs = codes.shape
+        codes, factor = codes.to(torch.int8).contiguous(), factor.float().contiguous()
+        described = _describe((outputs, taps, inputs), bits, group or 0, multiplier is not None)
+        if multiplier is not None:
+            multiplier = multiplier.to(torch.int8).contiguous()
+            wanted = (outputs, taps, -(-inputs // (described.group or inputs)))
+            if multiplier.shape != wanted:
+                raise UnsupportedError(
+                    f"multipliers {tuple(multiplier.shape)} for weights {tuple(codes.shape)} in "
+                    f"groups of {group or inputs}; accepted: {wanted}"
+                )
+        if factor.shape != (outputs,):
+            raise UnsupportedError(f"factors {tuple(factor.shape)}; accepted: {(outputs,)}")
+        packed = torch.zeros(described.packed_bytes, dtype=torch.uint8)
+        table = torch.zeros(described.multiplier_bytes, dtype=torch.int8)
+        factors = torch.zeros(described.factor_count)
+        described.packed, described.multiplier = packed.data_ptr(), table.data_ptr()
+        described.factor = factors.data_ptr()
+        code = library.engine().cod_carrier_weight_pack(
+            codes.data_ptr(),
+            _pointer(multiplier),
+            factor.data_ptr(),
+            byref(described),
+            torch.get_num_threads(),
+        )
+        if code == 1:
+            raise UnsupportedError(
+                f"{bits}-bit weights out of range; accepted: codes -8..7 and multipliers of size "
+                "1..15 (4 bits), codes -127..127 (8 bits)"
+            )
+        library.check(code)
+        used = library.instruction_set()
+        assert used is not None
+        shape = (outputs, taps, inputs)
+        return cls(packed, table, factors, shape, bits, int(described.group), used)
+
+    @cached_property
+    def described(self) -> CarrierWeight:
+        """The engine's view of these tensors."""
+        if self.instruction_set != library.instruction_set():
+            raise UnsupportedError(
+                f"weights were packed for {self.instruction_set}, {library.instruction_set()} is "
+                "in use; call use_backend again"
+            )
+        weight = _describe(self.shape, self.bits, self.group, self.multiplier.numel() > 0)
+        sizes = (weight.packed_bytes, weight.multiplier_bytes, weight.factor_count)
+        if sizes != (self.packed.numel(), self.multiplier.numel(), self.factor.numel()):
+            raise UnsupportedError("weights were packed in another layout; call use_backend again")
+        weight.packed, weight.factor = self.packed.data_ptr(), self.factor.data_ptr()
+        weight.multiplier = self.multiplier.data_ptr()
+        return weight
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the packed form takes."""
+        return self.packed.numel() + self.multiplier.numel() + 4 * self.factor.numel()
+
+
+def carrier_product(
+    x: Carriers,
+    weights: CarrierWeights,
+    window: Window,
+    bias: Tensor | None = None,
+    activation: str = "none",
+) -> Tensor:
+    """Output rows [window.rows, O]: Linear (a window of 1x1), or a convolution."""
+    y = torch.empty(window.rows, weights.shape[0])
+    _multiply(x, x.data, weights, window, bias, activation, y)
+    return y
+
+
+def grouped_carrier_product(
+    x: Carriers,
+    weights: Sequence[CarrierWeights],
+    window: Window,
+    bias: Tensor | None = None,
+    activation: str = "none",
+) -> Tensor:
+    """A convolution in groups: each reads its own channels and writes its own outputs.
+
+    The channels of a group fill whole rows: `depth_of(channels) == channels`.
+    """
+    each, _, channels = weights[0].shape
+    if depth_of(channels) != channels:
+        raise UnsupportedError(
+            f"groups of {channels} channels; accepted: 8, 16 and multiples of 32 in a convolution "
+            "in groups"
+        )
+    y = torch.empty(window.rows, each * len(weights))
+    for index, part in enumerate(weights):
+        own = x.data[:, index * channels : (index + 1) * channels]
+        columns = slice(index * each, (index + 1) * each)
+        some = None if bias is None else bias[columns]
+        _multiply(x, own, part, window, some, activation, y[:, columns])
+    return y
+
+
+def carrier_depthwise(
+    x: Carriers,
+    weight: Tensor,
+    factor: Tensor,
+    window: Window,
+    bias: Tensor | None = None,
+    activation: str = "none",
+) -> Tensor:
+    """Depthwise convolution with whole weights int8 [T, C] in -127..127 and factors [C].
+
+    Output rows [window.rows, C], half of the channels if gated. Units of whole images.
+    """
+    weight, factor = weight.to(torch.int8).contiguous(), factor.float().contiguous()
+    channels = weight.shape[1]
+    y = torch.empty(window.rows, depthwise_outputs(channels, activation))
+    out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
+    library.check(
+        library.engine().cod_carrier_depthwise(
+            byref(_input(x, x.data)),
+            byref(window.geometry()),
+            channels,
+            weight.data_ptr(),
+            factor.data_ptr(),
+            byref(out),
+            torch.get_num_threads(),
+        )
+    )
+    return y
+
+
+def _multiply(
+    x: Carriers,
+    data: Tensor,
+    weights: CarrierWeights,
+    window: Window,
+    bias: Tensor | None,
+    activation: str,
+    y: Tensor,
+) -> None:
+    out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
+    library.check(
+        library.engine().cod_carrier_conv(
+            byref(_input(x, data)),
+            byref(window.geometry()),
+            byref(weights.described),
+            byref(out),
+            torch.get_num_threads(),
+        )
+    )
+
+
+def _input(x: Carriers, data: Tensor) -> CarrierInput:
+    return CarrierInput(data.data_ptr(), data.stride(0), x.unit.data_ptr(), x.unit_rows)
+
+
+def _room(x: Tensor, per_image: bool) -> tuple[Carriers, int, int]:
+    """Tensors for the carriers of x, its rows, and those that share a unit."""
+    rows, depth = x.numel() // x.shape[1], depth_of(x.shape[1])
+    image = rows if x.ndim == 2 else x.shape[2:].numel()
+    unit_rows = max(image, 1) if per_image else 1
+    data = torch.empty(rows, depth, dtype=torch.int8)
+    return Carriers(data, torch.empty(-(-rows // unit_rows)), unit_rows), rows, unit_rows
+
+
+def _place(given: CarriedOutput, out: Carriers, done: int, unit_rows: int) -> None:
+    """Let the engine write the rows from `done` on."""
+    given.data = out.data.data_ptr() + done * out.data.shape[1]
+    given.unit = out.unit.data_ptr() + 4 * (done // unit_rows)
+
+
+def _describe(
+    shape: tuple[int, int, int], bits: int, group: int, multiplied: bool
+) -> CarrierWeight:
+    weight = CarrierWeight()
+    if library.engine().cod_carrier_weight_describe(*shape, bits, group, multiplied, byref(weight)):
+        raise UnsupportedError(
+            f"no product of carriers for {bits}-bit weights {shape} in groups of "
+            f"{group or 'all inputs'}; accepted: 4 or 8 bits, groups of a multiple of 16, no "
+            "multipliers at 8 bits, sums of up to 130000 products"
+        )
+    return weight
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

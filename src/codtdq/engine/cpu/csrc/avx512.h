@@ -1,0 +1,234 @@
+// AVX-512 with VNNI: 16 groups per block, 6 x 32 tiles, vpdpbusd. Its first factor has no sign:
+// weights are lifted by 128, and 128 times the sum of a row's carriers is taken off.
+#pragma once
+#include "x86.h"
+
+namespace cod {
+namespace {
+
+struct Avx512 : Lanes<16> {
+  static constexpr const char *kName = "avx512-vnni";
+  static bool runs_here() {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+  }
+  static constexpr bool kGuessesQuotients = true;
+
+  static constexpr bool kMasks = true;
+  COD_INLINE __mmask16 first(int64_t n) { return (__mmask16)(n >= 16 ? 0xffff : (1 << n) - 1); }
+  COD_INLINE Floats load_some(const float *x, int64_t n) {
+    return (Floats)_mm512_maskz_loadu_ps(first(n), x);
+  }
+  COD_INLINE Ints load_some_ints(const int32_t *x, int64_t n) {
+    return (Ints)_mm512_maskz_loadu_epi32(first(n), x);
+  }
+  COD_INLINE void store_some(Floats v, float *x, int64_t n) {
+    _mm512_mask_storeu_ps(x, first(n), (__m512)v);
+  }
+
+  COD_INLINE bool any(Ints x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0; }
+  COD_INLINE bool all_at_most(Floats x, Floats y) {
+    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_NLE_UQ) == 0;
+  }
+  COD_INLINE Floats fma(Floats x, Floats y, Floats z) {
+    return (Floats)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+  }
+  COD_INLINE Floats fnma(Floats x, Floats y, Floats z) {
+    return (Floats)_mm512_fnmadd_ps((__m512)x, (__m512)y, (__m512)z);
+  }
+  COD_INLINE Floats min(Floats x, Floats y) { return (Floats)_mm512_min_ps((__m512)x, (__m512)y); }
+  COD_INLINE Floats max(Floats x, Floats y) { return (Floats)_mm512_max_ps((__m512)x, (__m512)y); }
+  COD_INLINE Floats round(Floats x) { return (Floats)_mm512_roundscale_ps((__m512)x, 8); }
+  COD_INLINE Ints nearest(Floats x) { return (Ints)_mm512_cvtps_epi32((__m512)x); }
+  COD_INLINE Ints unsigned_max(Ints x, Ints y) {
+    return (Ints)_mm512_max_epu32((__m512i)x, (__m512i)y);
+  }
+  template <typename F>
+  COD_INLINE Floats across(const Floats *each, const F &pick) {
+    Floats two[8], four[4], half[2];
+    const auto joined = [&](__m512 a, __m512 b) { return pick((Floats)a, (Floats)b); };
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+      const __m512 a = (__m512)each[2 * i], b = (__m512)each[2 * i + 1];
+      two[i] = joined(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      const __m512 a = (__m512)two[2 * i], b = (__m512)two[2 * i + 1];
+      four[i] = joined(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+      const __m512 a = (__m512)four[2 * i], b = (__m512)four[2 * i + 1];
+      half[i] = joined(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+    const __m512 a = (__m512)half[0], b = (__m512)half[1];
+    return joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  COD_INLINE int count_less(Floats x, Floats y) {
+    return __builtin_popcount(_mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LT_OQ));
+  }
+  COD_INLINE int32_t sum(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
+
+  // Keys are compared as floats: twice as fast as integers with most processors.
+  static constexpr int32_t kLastKey = kInf;
+  COD_INLINE Ints key_min(Ints x, Ints y) { return (Ints)_mm512_min_ps((__m512)x, (__m512)y); }
+  COD_INLINE Ints key_max(Ints x, Ints y) { return (Ints)_mm512_max_ps((__m512)x, (__m512)y); }
+  COD_INLINE Ints key_of(Ints magnitude, int omit) {
+    const __mmask16 zero = _mm512_testn_epi32_mask((__m512i)magnitude, (__m512i)magnitude);
+    return (Ints)_mm512_mask_set1_epi32((__m512i)magnitude, omit ? zero : 0, kLastKey);
+  }
+  COD_INLINE Ints magnitude_of(Ints key, int) { return key; }
+
+  COD_INLINE Half half_fma(Half x, Half y, Half z) {
+    return (Half)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
+  }
+  COD_INLINE Half half_sqrt(Half x) { return (Half)_mm512_sqrt_pd((__m512d)x); }
+  COD_INLINE Doubles wide(Floats x) {
+    const __m512 v = (__m512)x;
+    return {(Half)_mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+            (Half)_mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))};
+  }
+  COD_INLINE Floats narrow(Doubles x) {
+    const __m256 low = _mm512_cvtpd_ps((__m512d)x.a), high = _mm512_cvtpd_ps((__m512d)x.b);
+    return (Floats)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+  }
+  COD_INLINE Ints less(Doubles x, Doubles y) {
+    const __mmask8 low = _mm512_cmp_pd_mask((__m512d)x.a, (__m512d)y.a, _CMP_LT_OQ);
+    const __mmask8 high = _mm512_cmp_pd_mask((__m512d)x.b, (__m512d)y.b, _CMP_LT_OQ);
+    return (Ints)_mm512_movm_epi32((__mmask16)(low | high << 8));
+  }
+
+  // Four columns of sixteen rows: rows i, i + 4, i + 8 and i + 12 share a register from the load
+  // on, so that no shuffle has to cross its quarters.
+  COD_INLINE void transpose4(const float *const *rows, int offset, Floats *v) {
+    __m512 r[4], t[4];
+    for (int i = 0; i < 4; i++) {
+      const __m512 a = _mm512_castps128_ps512(_mm_loadu_ps(rows[i] + offset));
+      const __m512 b = _mm512_mask_broadcast_f32x4(a, 0x00f0, _mm_loadu_ps(rows[i + 4] + offset));
+      const __m512 c = _mm512_mask_broadcast_f32x4(b, 0x0f00, _mm_loadu_ps(rows[i + 8] + offset));
+      r[i] = _mm512_mask_broadcast_f32x4(c, 0xf000, _mm_loadu_ps(rows[i + 12] + offset));
+    }
+    for (int i = 0; i < 4; i += 2) {
+      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+      v[2 * i] = (Floats)_mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+      v[2 * i + 1] = (Floats)_mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+    }
+  }
+  template <int DISTANCE>
+  COD_INLINE Floats swap(Floats x) {
+    const __m512 v = (__m512)x;
+    if (DISTANCE == 1) return (Floats)_mm512_permute_ps(v, 0xb1);
+    if (DISTANCE == 2) return (Floats)_mm512_permute_ps(v, 0x4e);
+    return (Floats)_mm512_shuffle_f32x4(v, v, DISTANCE == 4 ? 0xb1 : 0x4e);
+  }
+  COD_INLINE Floats gather(const float *x, const int32_t *at) {
+    return (Floats)_mm512_i32gather_ps(_mm512_loadu_si512(at), x, 4);
+  }
+  COD_INLINE Floats reciprocal(Floats x) {
+    const Floats guess = (Floats)_mm512_rcp14_ps((__m512)x);
+    return fma(guess, fnma(guess, x, all(1.0f)), guess);
+  }
+
+  COD_INLINE Floats codes_as_floats(const int8_t *codes) {
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)codes);
+    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  }
+  COD_INLINE void store_codes(Ints codes, int8_t *to) {
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)codes));
+  }
+  COD_INLINE void store_some_codes(Ints codes, int8_t *to, int64_t n) {
+    _mm_mask_storeu_epi8(to, first(n), _mm512_cvtepi32_epi8((__m512i)codes));
+  }
+  static constexpr int kPiece = 1;
+  COD_INLINE void store_piece(const Ints *q, int8_t *to) { store_codes(*q, to); }
+
+  // Bounds of codes plus kMagic, as floats: a code is the lowest byte of such a number.
+  struct Limits {
+    Floats bottom, top;
+    Limits(const float *low, const float *high) : bottom(all(*low)), top(all(*high)) {}
+  };
+  COD_INLINE __m128i codes16(const float *x, Floats high, Floats low, const Limits &limits,
+                             Ints &differ) {
+    const Floats value = load(x), magic = all(kMagic);
+    const Floats up = fma(value, high, magic), down = fma(value, low, magic);
+    differ = (Ints)_mm512_ternarylogic_epi32((__m512i)differ, (__m512i)up, (__m512i)down, 0xf6);
+    return _mm512_cvtepi32_epi8((__m512i)max(min(up, limits.top), limits.bottom));
+  }
+  COD_INLINE __m256i codes32(const float *x, Floats high, Floats low, const Limits &limits,
+                             Ints &differ) {
+    const __m128i a = codes16(x, high, low, limits, differ);
+    const __m128i b = codes16(x + 16, high, low, limits, differ);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+  }
+  template <bool SAME, typename Exact>
+  COD_INLINE bool encode_certain(const GroupBlock &block, int from, int to, int n,
+                                 const CodeRange &range, int32_t *sums, const Exact &exact) {
+    return encode_certain_groups<Avx512, SAME>(block, from, to, n, range, sums, exact);
+  }
+
+  static constexpr int kGroup = 32, kRows = 6;
+
+  template <int GROUP>
+  COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool,
+                      Ints (&d)[kRows][2]) {
+    const int quads = (GROUP ? GROUP : group) / 4;
+#pragma GCC unroll 8
+    for (int q = 0; q < quads; q++, w += 8 * kWidth) {
+      const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; r++) {
+        int32_t four;
+        __builtin_memcpy(&four, x[r] + at + 4 * q, 4);
+        const __m512i b = _mm512_set1_epi32(four);
+        d[r][0] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], w0, b);
+        d[r][1] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][1], w1, b);
+      }
+    }
+  }
+
+  static constexpr int kCarrierRows = 6, kCarrierLift = 128;
+  static int64_t carrier_sum_count(int64_t, int) { return 1; }
+  static void carrier_sums(const int8_t *x, int64_t depth, int, int32_t *sums) {
+    __m512i sum = _mm512_setzero_si512();
+    const __m512i ones = _mm512_set1_epi8(1);
+    int64_t k = 0;
+    for (; k + 64 <= depth; k += 64)
+      sum = _mm512_dpbusd_epi32(sum, ones, _mm512_loadu_si512(x + k));
+    if (k < depth) {
+      const __mmask64 some = ~0ull >> (64 - (depth - k));
+      sum = _mm512_dpbusd_epi32(sum, ones, _mm512_maskz_loadu_epi8(some, x + k));
+    }
+    *sums = -kCarrierLift * _mm512_reduce_add_epi32(sum);
+  }
+
+  template <bool BYTES>
+  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *sums, const uint8_t *w,
+                              const int32_t *, int64_t depth, int,
+                              Ints (&d)[kCarrierRows][kCarrierVectors]) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kCarrierRows; r++) {
+      d[r][0] += *sums[r];
+      d[r][1] += *sums[r];
+    }
+    for (int64_t k = 0; k < depth; k += 4, w += 8 * kWidth) {
+      const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
+#pragma GCC unroll 6
+      for (int r = 0; r < kCarrierRows; r++) {
+        int32_t four;
+        __builtin_memcpy(&four, x[r] + k, 4);
+        const __m512i b = _mm512_set1_epi32(four);
+        d[r][0] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], w0, b);
+        d[r][1] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][1], w1, b);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace cod

@@ -1,0 +1,80 @@
+// What encoders share: what a spec means, and rows of an input as contiguous floats.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+
+namespace cod {
+
+constexpr int kRowBlock = 16;  // rows gathered at once when channels are strided
+
+// The rows of a block as contiguous floats, the pre-activation applied, zeros up to `padded`.
+class RowReader {
+ public:
+  RowReader(const cod_rows &x, int pre, int64_t padded, int64_t most = kRowBlock)
+      : x_(x),
+        pre_(pre),
+        padded_(padded),
+        copy_(x.channel_stride != 1 || pre != COD_PRE_NONE || padded != x.channels) {
+    if (copy_) buffer_.assign((size_t)(most * padded), 0.0f);
+  }
+
+  // Pointers to rows [begin, end), as many as `most` says.
+  void read(int64_t begin, int64_t end, const float **rows) {
+    for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
+    if (!copy_) return;
+    const int64_t n = end - begin, channels = x_.channels;
+    if (x_.channel_stride == 1) {
+      for (int64_t i = 0; i < n; i++)
+        std::memcpy(&buffer_[i * padded_], rows[i], (size_t)channels * sizeof(float));
+    } else if (x_.row_stride == 1) {
+      kernels().turn(x_.data + begin, channels, x_.channel_stride, n, buffer_.data(), padded_);
+    } else {
+      for (int64_t c = 0; c < channels; c++) {
+        const float *column = x_.data + begin * x_.row_stride + c * x_.channel_stride;
+        for (int64_t i = 0; i < n; i++) buffer_[i * padded_ + c] = column[i * x_.row_stride];
+      }
+    }
+    for (int64_t i = 0; i < n; i++) {
+      float *row = &buffer_[i * padded_];
+      if (pre_ == COD_PRE_GELU) kernels().gelu(row, channels, row);
+      if (pre_ == COD_PRE_RELU)
+        for (int64_t c = 0; c < channels; c++) row[c] = row[c] < 0.0f ? 0.0f : row[c];
+      rows[i] = row;
+    }
+  }
+
+ private:
+  const cod_rows &x_;
+  int pre_;
+  int64_t padded_;
+  bool copy_;
+  std::vector<float> buffer_;
+};
+
+inline int rank_of(double share, int count) {
+  const int rank = (int)std::ceil(share * count - 1e-9);
+  return rank < 1 ? 1 : rank;
+}
+
+inline Plan plan_of(const cod_quant_spec &spec) {
+  Plan plan{};
+  plan.spec = spec;
+  const double qmax = (1 << (spec.bits - 1)) - 1;
+  const bool both = spec.use_tau && spec.use_zero_ratio;
+  plan.bound_tau = spec.use_tau && (!spec.literal || both);
+  plan.bound_zero = spec.use_zero_ratio && (!spec.literal || both);
+  plan.qmax = (float)qmax;
+  plan.floor = (float)(qmax * 1e-8);
+  plan.tau_factor = (float)(qmax * spec.tau);
+  plan.zero_factor = (float)(2.0 * qmax * (spec.literal ? 1.0 : COD_TIE_MARGIN));
+  for (int n = 0; n <= spec.group; n++) {
+    plan.percentile_rank[n] = rank_of(spec.percentile, n);
+    plan.zero_rank[n] = rank_of(spec.zero_ratio, n);
+  }
+  return plan;
+}
+
+}  // namespace cod
