@@ -213,8 +213,9 @@ struct Avx512 : Lanes<16> {
                               Ints (&d)[kCarrierRows][kCarrierVectors]) {
 #pragma GCC unroll 6
     for (int r = 0; r < kCarrierRows; r++) {
-      d[r][0] += *sums[r];
-      d[r][1] += *sums[r];
+      // may wrap meanwhile: what is added below takes it back
+      d[r][0] = (Ints)((Words)d[r][0] + (uint32_t)*sums[r]);
+      d[r][1] = (Ints)((Words)d[r][1] + (uint32_t)*sums[r]);
     }
     for (int64_t k = 0; k < depth; k += 4, w += 8 * kWidth) {
       const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);

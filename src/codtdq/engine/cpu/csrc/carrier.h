@@ -40,7 +40,7 @@ struct Carrier {
       const Ints negative = p < 0, size = Isa::choose(negative, -p, p);
       const Ints off = Isa::kCarrierLift - (size << 3) + (size & negative);
       times = (Shorts)(size | size << 16);
-      plus = (Bytes)((off & 255) * 0x01010101);
+      plus = (Bytes)((typename Isa::Words)(off & 255) * 0x01010101u);
     }
     inline __attribute__((always_inline)) Bytes operator()(Shorts nibbles) const {
       return (Bytes)(nibbles * times) + plus;
