@@ -167,7 +167,7 @@ def test_a_spill_would_be_seen():
 
 
 @pytest.mark.parametrize("name", ["cfrn", "escnet", "cfrn-small", "escnet-small"])
-@pytest.mark.parametrize("preset", ["w4a4", "cod-tdq"])
+@pytest.mark.parametrize("preset", ["w4a4", "cod-tdq-per-tensor-conv"])
 def test_every_operator_of_the_models_has_a_kernel_and_a_block(name, preset):
     from codtdq.lab.bench.speed.gpu_layers import quantized_survey
 

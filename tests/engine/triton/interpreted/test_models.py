@@ -56,7 +56,8 @@ class InStep:
 
 
 @pytest.mark.parametrize(
-    ("name", "preset"), [("cfrn-small", "cod-tdq"), ("escnet-small", "cod-tdq-guarded")]
+    ("name", "preset"),
+    [("cfrn-small", "cod-tdq-per-tensor-conv"), ("escnet-small", "cod-tdq-guarded")],
 )
 def test_every_operator_in_step_with_the_simulation(name, preset, shape_sized_blocks):
     """All operators inside the fused network, each on the input that the simulation has there."""

@@ -70,7 +70,7 @@ def float_survey(name: str, batch: int) -> Survey:
     return survey
 
 
-def quantized_survey(name: str, batch: int, config: str = "cod-tdq") -> Survey:
+def quantized_survey(name: str, batch: int, config: str = "cod-tdq-per-tensor-conv") -> Survey:
     """Survey the network under a preset on the Triton kernels, fused as `use_backend` does."""
     model = build_model(name, empty=True).to("meta")
     sketched = outline(model, preset(config, model=name), torch.zeros(0))[1]
