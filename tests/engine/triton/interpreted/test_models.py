@@ -10,6 +10,7 @@ from codtdq.engine import backend_of, use_backend
 from codtdq.engine.triton import reference
 from codtdq.evaluation import evaluate
 from codtdq.operators import quant_operators
+from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat
 from small_nets import simulate
 
 pytestmark = gpu_cases.interpreted
@@ -106,6 +107,24 @@ def test_one_dimensional_convolutions(shape_sized_blocks):
     net = torch.nn.Sequential(torch.nn.Conv1d(20, 12, 3, stride=2, padding=1)).eval()
     quantized = simulate(net, codtdq.preset("cod-tdq", first_layer="quantize"))
     x = torch.randn(2, 20, 11)
+    with torch.no_grad():
+        expected = quantized(x)
+        record = use_backend(quantized, "triton", example=x)
+        assert not record.fallbacks
+        torch.testing.assert_close(quantized(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_scales_of_weight_groups_are_multiplied_by_their_unit(shape_sized_blocks):
+    """A weight whose scales are E4M3 numbers times one float, behind ranges of token groups."""
+    net = torch.nn.Sequential(torch.nn.Linear(64, 24)).eval()
+    quantized = simulate(net, codtdq.preset("dstg-only"))
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(-8, 8, (24, 64), generator=generator).float()
+    scales = torch.rand(24, 2, generator=generator) + 0.5
+    unit = ScaleFormat(torch.tensor([0.037]))
+    weight = GroupedWeight.from_codes(codes, scales * 0.037, unit, (24, 64), 4, 32)
+    quantized[0].exchange(weight=weight)
+    x = torch.randn(5, 64, generator=generator)
     with torch.no_grad():
         expected = quantized(x)
         record = use_backend(quantized, "triton", example=x)
