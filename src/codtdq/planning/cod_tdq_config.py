@@ -114,6 +114,12 @@ class CodTdqConfig(QuantConfig):
         }
 
     @property
+    def has_act_groups(self) -> bool:
+        """Some kind of operator has token groups, or an override gives them to one."""
+        overridden = [dict(fields).get("act_mode") for _, fields in self.layer_overrides]
+        return "per_token_group" in (*dict(self.act_modes).values(), *overridden)
+
+    @property
     def static(self) -> bool:
         """Whether radii are calibrated and fixed."""
         return self.act_range == "static" and self.act_bits is not None

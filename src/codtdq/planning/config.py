@@ -165,8 +165,13 @@ class QuantConfig:
         return 8 if eight and self.act_bits is not None else self.act_bits
 
     @property
+    def has_act_groups(self) -> bool:
+        """Whether any activation range is one of a group of channels, as the config stands."""
+        return self.act_groups
+
+    @property
     def range_per(self) -> str:
-        """What has an activation range of its own, of a method without `act_groups`."""
+        """What has an activation range of its own, of a method without such groups."""
         return "tensor"
 
     @property

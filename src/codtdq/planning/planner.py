@@ -134,7 +134,7 @@ def _check_patterns(config: QuantConfig, names: list[str]) -> None:
 
 def _check_groups(config: QuantConfig) -> None:
     """Refuse a size of activation groups of a method that has none, rather than ignore it."""
-    if config.act_groups:
+    if config.has_act_groups:
         return
     overridden = {key for _, fields in config.layer_overrides for key, _ in fields}
     asked = {
