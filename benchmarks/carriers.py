@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from codtdq.engine.cpu import carriers, library, products
+from codtdq.engine.cpu import carriers, interface, library, products
 from codtdq.engine.cpu.operators import quant_spec
 from codtdq.engine.cpu.products import Window
 from codtdq.engine.cpu.weights import PackedWeights
@@ -67,7 +67,7 @@ def weights(outputs: int, taps: int, inputs: int) -> tuple[carriers.CarrierWeigh
     return ours, PackedWeights.pack(codes, scale, GROUP, GROUP, factor)
 
 
-def specs() -> dict[str, tuple[library.QuantSpec, bool]]:
+def specs() -> dict[str, tuple[interface.QuantSpec, bool]]:
     """Encoders: their spec, and whether they have a zero-point."""
     plain = quant_spec(4, GROUP, False, False, None, None, None)
     return {

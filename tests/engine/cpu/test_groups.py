@@ -7,7 +7,7 @@ import torch
 from engine_cases import SETS, needs_engine
 
 from codtdq.engine import cpu as native
-from codtdq.engine.cpu import library
+from codtdq.engine.cpu import interface, library
 from codtdq.engine.cpu.groups import quantize_groups
 from codtdq.errors import UnsupportedError
 from codtdq.numerics import ActivationSpec, affine, projection, quantize
@@ -141,11 +141,11 @@ def test_shapes_are_known_without_data():
 
 
 def test_both_sides_have_the_same_constants():
-    assert library.CONSTANTS["EPS"] == affine.EPS
-    assert library.CONSTANTS["STD_EPS"] == affine.STD_EPS
-    assert library.CONSTANTS["TIE_MARGIN"] == projection.TIE_MARGIN
-    assert library.CONSTANTS["ACTIVE_GUARDED"] == projection.Active.GUARDED
-    assert library.CONSTANTS["INFEASIBLE_C2"] == projection.INFEASIBLE_C2
+    assert interface.CONSTANTS["EPS"] == affine.EPS
+    assert interface.CONSTANTS["STD_EPS"] == affine.STD_EPS
+    assert interface.CONSTANTS["TIE_MARGIN"] == projection.TIE_MARGIN
+    assert interface.CONSTANTS["ACTIVE_GUARDED"] == projection.Active.GUARDED
+    assert interface.CONSTANTS["INFEASIBLE_C2"] == projection.INFEASIBLE_C2
 
 
 def test_an_unknown_instruction_set_is_an_error():

@@ -9,7 +9,6 @@ import fixture_documents as documents
 import fixture_results as fixture
 import pytest
 
-from codtdq.cli import main
 from codtdq.lab.tables import Results, build_tables, read_documents
 from codtdq.lab.tables.catalogue import ABLATION
 from codtdq.planning import PRESETS, preset
@@ -20,19 +19,6 @@ KINDS = {
     "weights": documents.weights,
     "operators": documents.operators,
 }
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main(["table", *(str(a) for a in argv)])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

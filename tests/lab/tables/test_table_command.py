@@ -10,21 +10,7 @@ import sys
 import fixture_results as fixture
 import pytest
 
-from codtdq.cli import main
 from codtdq.lab.tables import build_tables, read_results, render_tables
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main(["table", *(str(a) for a in argv)])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

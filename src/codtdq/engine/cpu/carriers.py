@@ -7,6 +7,7 @@ which also defines the format.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import byref
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -15,13 +16,12 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import (
+from codtdq.engine.cpu.interface import (
     CarriedOutput,
     CarrierInput,
     CarrierWeight,
     Output,
     QuantSpec,
-    byref,
 )
 from codtdq.engine.cpu.products import ACTIVATIONS, Window, depthwise_outputs, token_views
 from codtdq.errors import UnsupportedError

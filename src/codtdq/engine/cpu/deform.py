@@ -5,11 +5,13 @@ The samples of a whole map are nine times its size; a block of them stays in the
 
 from __future__ import annotations
 
+from ctypes import byref
+
 import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import Deform, byref
+from codtdq.engine.cpu.interface import Deform
 
 POINTS = 9
 BLOCK = 512  # tokens

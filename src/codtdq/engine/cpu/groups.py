@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ctypes import byref
+
 import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import Quantized, QuantSpec, Rows, byref
+from codtdq.engine.cpu.interface import Quantized, QuantSpec, Rows
 from codtdq.errors import UnsupportedError
 
 _SCHEMA = (

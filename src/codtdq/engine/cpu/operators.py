@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import deform, library, products
-from codtdq.engine.cpu.library import QuantSpec
+from codtdq.engine.cpu.interface import QuantSpec
 from codtdq.engine.cpu.products import Codes, Window
 from codtdq.engine.cpu.weights import PackedWeights
 

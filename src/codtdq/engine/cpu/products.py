@@ -7,13 +7,14 @@ can see through a model that uses them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import byref
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import Geometry, Input, Output, Quantized, QuantSpec, Rows, byref
+from codtdq.engine.cpu.interface import Geometry, Input, Output, Quantized, QuantSpec, Rows
 from codtdq.engine.cpu.weights import PackedWeights
 
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "gated_gelu": 3}

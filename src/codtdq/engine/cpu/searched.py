@@ -8,12 +8,13 @@ zero-points.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ctypes import byref
 
 import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import Input, Output, Quantized, Rows, SearchSpec, byref
+from codtdq.engine.cpu.interface import Input, Output, Quantized, Rows, SearchSpec
 from codtdq.engine.cpu.products import ACTIVATIONS, WIDE, Codes, Window, depthwise_outputs
 from codtdq.schemes.lowered import GroupGrid, RowTransform
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import byref
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.library import Weight, byref
+from codtdq.engine.cpu.interface import Weight
 from codtdq.errors import UnsupportedError
 
 
