@@ -39,9 +39,10 @@ ALLOWED = {
     "evaluation": {*QUANTIZATION, "engine", "models", "data", "metrics"},
     "api": CORE,
     "resolve": {*CORE, "api"},
+    "sharing": {*CORE, "api"},
     "doctor": {"models", "engine"},
-    "cli": {*CORE, "api", "resolve", "doctor"},
-    "lab": {*CORE, "api", "resolve", "doctor", "cli"},
+    "cli": {*CORE, "api", "resolve", "doctor", "sharing"},
+    "lab": {*CORE, "api", "resolve", "doctor", "cli", "sharing"},
 }
 # What the laboratory shares with the command line; everything else there is for `codtdq` alone.
 OPEN_TO_THE_LAB = "codtdq.cli.common"

@@ -31,6 +31,7 @@ from codtdq.models.swin import (
     SWIN_L,
     SWIN_T,
     SwinConfig,
+    SwinStage,
     SwinTransformer,
     init_tokens,
     tokens_to_map,
@@ -65,6 +66,7 @@ class BiRefNetEncoder(SwinTransformer):
         tokens, height, width = self.patch_embed(image)
         maps = []
         for index, stage in enumerate(self.layers):
+            assert isinstance(stage, SwinStage)
             for block in stage.blocks:
                 tokens = block(tokens, height, width)
             normed = self.get_submodule(f"norm{index}")(tokens)

@@ -91,18 +91,18 @@ class Cell:
         """Write all of it, so that a later run goes on from here."""
         names = sorted(self.images)
         found = [self.images[name] for name in names]
-        arrays = {
-            "format": np.array(STATE_FORMAT),
-            "names": np.array(names, dtype=np.str_),
-            "stamps": np.array([stamp for stamp, _ in found], dtype=np.str_),
-            "scores": np.array([m.scores for _, m in found], np.float64),
-            "hits": np.array([m.hits for _, m in found], np.int32),
-            "alarms": np.array([m.alarms for _, m in found], np.int32),
-            "area": np.array([m.area for _, m in found], np.int64),
-            "pixels": np.array([m.pixels for _, m in found], np.int64),
-        }
         with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(
+                file,
+                format=np.array(STATE_FORMAT),
+                names=np.array(names, dtype=np.str_),
+                stamps=np.array([stamp for stamp, _ in found], dtype=np.str_),
+                scores=np.array([m.scores for _, m in found], np.float64),
+                hits=np.array([m.hits for _, m in found], np.int32),
+                alarms=np.array([m.alarms for _, m in found], np.int32),
+                area=np.array([m.area for _, m in found], np.int64),
+                pixels=np.array([m.pixels for _, m in found], np.int64),
+            )
 
     def load(self, path: Path) -> str | None:
         """Take what an earlier run kept; a note if its file could not be used."""
