@@ -8,13 +8,10 @@ from typing import Any
 from codtdq.engine.cpu import library
 from codtdq.environment import environment
 from codtdq.errors import UnsupportedError
+from codtdq.lab.bench.speed import hold
 
 # What limits the instruction sets of torch and of the libraries inside it.
-FP32_SWITCHES = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-}
+FP32_SWITCHES = {k: v for k, v in hold.SWITCHES["avx2"].items() if k != hold.ENGINE}
 
 
 def require_engine() -> None:
