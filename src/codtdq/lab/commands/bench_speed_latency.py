@@ -168,18 +168,20 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     from codtdq.data import open_dataset
-    from codtdq.lab.bench.speed import fresh_process, latency, profile
-    from codtdq.lab.bench.speed.subjects import BASELINE, CALIBRATION_IMAGES, prepared
+    from codtdq.lab.bench.speed import accuracy, fresh_process, latency, profile
+    from codtdq.lab.bench.speed.subjects import BASELINE, CALIBRATION_IMAGES, is_trained, prepared
 
     threads = checked_threads(args.threads)
+    model = args.model or SMALL
     fresh = args.memory or args.first_mask
     batches = args.batch or [1]
     scored = None
     if args.accuracy:
+        accuracy.require_trained(model, is_trained(model, args.checkpoint))
         scored = open_dataset(args.dataset or DEFAULT_DATASET, args.data_root, limit=args.accuracy)
     usual = CALIBRATION_FOR_SCORES if args.accuracy else CALIBRATION_IMAGES
     with prepared(
-        args.model or SMALL,
+        model,
         args.methods or DEFAULT_METHODS,
         checkpoint=args.checkpoint,
         untrained=args.untrained,

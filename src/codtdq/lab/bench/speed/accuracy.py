@@ -10,12 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.data.dataset import Dataset
-from codtdq.errors import DataError
+from codtdq.errors import ConfigError, DataError
 from codtdq.evaluation import evaluate
 from codtdq.lab.text import one_line
 from codtdq.models.registry import ModelInfo, first_output
 
 Logits = Callable[[Tensor], Tensor]  # images [1, 3, s, s] to mask logits [1, 1, h, w]
+
+
+def require_trained(architecture: str, trained: bool) -> None:
+    """Refuse to score random weights: whatever they give says nothing."""
+    if not trained:
+        raise ConfigError(
+            f"accuracy needs trained weights, and {architecture} has random ones; "
+            "pass --checkpoint FILE"
+        )
 
 
 def score_candidates(

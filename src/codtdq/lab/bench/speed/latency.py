@@ -14,7 +14,7 @@ from codtdq.engine import backend_of
 from codtdq.errors import ConfigError
 from codtdq.evaluation.predict import info_of, mask_logits
 from codtdq.lab.bench.speed import competitors
-from codtdq.lab.bench.speed.accuracy import score_candidates
+from codtdq.lab.bench.speed.accuracy import require_trained, score_candidates
 from codtdq.lab.bench.speed.coverage import Work, count_work, coverage_of
 from codtdq.lab.bench.speed.subjects import BASELINE, Subject, Subjects
 from codtdq.lab.bench.speed.timing import Timing, cpu_speedup, fixed_threads, interleaved, speedup
@@ -50,11 +50,8 @@ def run_latency(
     for batch in batches:
         if batch < 1:
             raise ConfigError(f"batch is {batch}; accepted: 1 or more")
-    if accuracy is not None and not subjects.trained:
-        raise ConfigError(
-            f"accuracy needs trained weights, and {subjects.architecture} has random ones; "
-            "pass --checkpoint FILE"
-        )
+    if accuracy is not None:
+        require_trained(subjects.architecture, subjects.trained)
     competitors.check(compare)
     wishes = Wishes(competitors.expand(compare), seconds, accuracy)
     rows: list[dict[str, Any]] = []

@@ -137,8 +137,13 @@ def prepared(
             _weights(architecture, checkpoint),
             members,
             calibration_images,
-            checkpoint is not None or model_info(architecture).weights is not None,
+            is_trained(architecture, checkpoint),
         )
+
+
+def is_trained(architecture: str, checkpoint: str | Path | None) -> bool:
+    """Whether a model has weights that were learnt: its own, or given ones."""
+    return checkpoint is not None or model_info(architecture).weights is not None
 
 
 def _weights(architecture: str, checkpoint: str | Path | None) -> str:

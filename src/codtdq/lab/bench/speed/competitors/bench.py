@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from codtdq.errors import UnsupportedError
 from codtdq.lab.bench.speed.competitors.network import LONGEST_NOTE, Calibration, Network
 from codtdq.lab.bench.speed.competitors.registry import COMPETITORS
 from codtdq.lab.bench.speed.competitors.runtime import Competitor, Runtime
@@ -47,6 +48,8 @@ class Bench:
                 outputs = runtime.forward(images)
             seconds = time.perf_counter() - begin
             difference = network.difference(outputs)
+        except UnsupportedError as error:
+            return Competitor(None, reason=str(error))
         # any failure inside someone else's compiler is a fact about it, not about this run
         except Exception as error:
             return Competitor(None, reason=one_line(error, LONGEST_NOTE))
