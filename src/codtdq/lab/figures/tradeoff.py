@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codtdq.errors import DataError
-from codtdq.lab.figures.style import FAINT, INK, MARKERS, colours, log_axis, new_figure, styled
+from codtdq.lab.figures.style import FAINT, MARKERS, colours, log_axis, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMNS = 2  # panels beside each other
-SMALLEST, LARGEST = 18.0, 260.0  # areas of points, in square points
+SMALLEST, LARGEST, KEY_AREA = 18.0, 260.0, 28.0  # areas of points, in square points
 MB = 1e6
 
 
@@ -54,6 +54,7 @@ def tradeoff(result: dict[str, Any]) -> Figure:
         axes.set_ylabel(label)
     for axes in grid.flat[len(cells) :]:
         axes.set_axis_off()
+    _legend(figure, panels, names)
     return figure
 
 
@@ -86,7 +87,7 @@ def _draw_panel(
     )
     colour = colours(names)
     palette = len(MARKERS)  # a colour comes again with the next marker
-    for point in points:
+    for point in sorted(points, key=lambda p: -p.megabytes):  # small ones on top
         area = SMALLEST + (LARGEST - SMALLEST) * point.megabytes / max(largest, 1e-9)
         axes.scatter(
             [point.speed],
@@ -96,35 +97,25 @@ def _draw_panel(
             marker=MARKERS[names.index(point.name) // palette % palette],
             edgecolor="white",
             linewidth=0.6,
+            alpha=0.85,
             zorder=2,
+            label=f"{point.name}, {point.megabytes:.3g} MB",
         )
-    if any(point.speed > 0 for point in points):
-        log_axis(axes.xaxis)
-    axes.margins(x=0.2, y=0.14)
-    _label(axes, points, colour)
+    log_axis(axes.xaxis)
+    axes.margins(x=0.08, y=0.1)
 
 
-def _label(axes: Axes, points: Sequence[Point], colour: dict[str, str]) -> None:
-    """Write names beside the points; neighbours of nearly the same place step downwards."""
-    axes.autoscale_view()
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    taken: list[tuple[float, float]] = []
-    for point in sorted(points, key=lambda p: -p.value):
-        x = math.log(point.speed / left) / math.log(right / left)
-        y = (point.value - low) / (high - low)
-        while any(abs(x - a) < 0.28 and abs(y - b) < 0.045 for a, b in taken):
-            y -= 0.01
-        taken.append((x, y))
-        size = f", {point.megabytes:.3g} MB" if point.megabytes else ""
-        axes.annotate(
-            f"{point.name}{size}",
-            (point.speed, point.value),
-            xytext=(x + 0.025, y),
-            textcoords=axes.transAxes,
-            fontsize=6,
-            color=INK if colour[point.name] == INK else colour[point.name],
-            va="center",
-        )
+def _legend(figure: Figure, panels: Sequence[Sequence[Point]], names: Sequence[str]) -> None:
+    """List all candidates with their megabytes beside the panels, in the order of the rows."""
+    found = {}
+    for axes, points in zip(figure.axes, panels):
+        if points:
+            handles, labels = axes.get_legend_handles_labels()
+            found.update({label: handle for label, handle in zip(labels, handles)})
+    order = sorted(found, key=lambda label: names.index(label.rpartition(", ")[0]))
+    legend = figure.legend([found[label] for label in order], order, loc="outside right center")
+    for handle in legend.legend_handles:
+        handle.set_sizes([KEY_AREA])  # type: ignore[union-attr]
 
 
 def _title(result: dict[str, Any], batch: int, threads: int) -> str:
