@@ -90,7 +90,8 @@ def _execution(row: dict[str, Any]) -> str:
         said.append(row["note"])
     if "difference" in row:
         said.append(f"built in {row['build_seconds']:.0f} s")
-        said.append(f"output differs by {row['difference']:.1e}")
+        apart = row["difference"]
+        said.append("output not finite" if apart is None else f"output differs by {apart:.1e}")
     if "failed" in row.get("accuracy", {}):
         said.append(f"no scores: {row['accuracy']['failed']}")
     return "; ".join(said)

@@ -129,7 +129,14 @@ def test_one_table_has_size_speed_and_loss():
         },
         "rows": [
             row("a", accuracy=scores, difference=0.01, build_seconds=12.0, note="on 4 images"),
-            row("b", accuracy={"failed": "NaN"}, weight_bytes=None, held="not held"),
+            row(
+                "b",
+                difference=None,
+                build_seconds=1.0,
+                accuracy={"failed": "NaN"},
+                weight_bytes=None,
+                held="not held",
+            ),
             {"candidate": "c", "batch": 1, "threads": 1, "skipped": "died of SIGILL"},
         ],
     }
@@ -142,7 +149,7 @@ def test_one_table_has_size_speed_and_loss():
     assert first["precision"] == "int8" and first["execution"] == said and first["held"] == "avx2"
     second = dict(zip(header, lines[1]))
     assert second["S"] == "failed" and second["MB"] == "-" and "no scores: NaN" in lines[1][-1]
-    assert second["held"] == "not held"
+    assert second["held"] == "not held" and "output not finite" in lines[1][-1]
     assert lines[2][3] == "skipped" and lines[2][-1] == "died of SIGILL"
     assert holding[2] == [["onnxruntime", "not held", "it has no switch"]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,7 +158,8 @@ def _about_competitor(other: competitors.Competitor, baseline: Subject) -> dict[
         "note": other.runtime.note,
         "weight_bytes": shared if own is None else own,
         "build_seconds": other.build_seconds,
-        "difference": other.difference,
+        # None: not finite, which JSON cannot hold
+        "difference": other.difference if math.isfinite(other.difference) else None,
     }
 
 
