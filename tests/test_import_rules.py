@@ -32,7 +32,7 @@ ALLOWED = {
     "engine": QUANTIZATION,
     "checkpoint": QUANTIZATION,
     "methods": QUANTIZATION,
-    "models": {"weights"},
+    "models": {"numerics", "weights"},  # weights in 8-bit blocks
     "weights": set(),
     "data": set(),
     "metrics": set(),
