@@ -22,19 +22,23 @@ DEFAULT_DATASET = "camosynth"
 
 
 def verb(
-    verbs: Any, name: str, help_text: str, examples: Sequence[str], *, program: str = "codtdq"
+    kinds: Any, name: str, help_text: str, examples: Sequence[str], *, program: str = "codtdq"
 ) -> argparse.ArgumentParser:
-    """A sub-command with examples in its help, and `--json`."""
-    lines = (f"  {program} {name} {line}".rstrip() for line in examples)
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=help_text,
-        description=help_text[0].upper() + help_text[1:] + ".",
-        epilog="examples:\n" + "\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """A sub-command of a verb, with examples in its help, and `--json`."""
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    assert parser.prog == f"{program} {name}"
+    describe(parser, examples)
     return parser
+
+
+def describe(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
+    """Put examples into the help of a verb, and add `--json`."""
+    lines = (f"  {parser.prog} {line}".rstrip() for line in examples)
+    parser.epilog = "examples:\n" + "\n".join(lines)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
 
 
 def add_model(parser: argparse.ArgumentParser, *, packed: bool = True) -> None:

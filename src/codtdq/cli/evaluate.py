@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from codtdq.cli.common import (
     add_calibration,
@@ -12,23 +11,21 @@ from codtdq.cli.common import (
     add_model,
     add_postprocess,
     add_weights,
+    describe,
     opened_dataset,
     opened_model,
     print_json,
     table,
-    verb,
 )
 from codtdq.io import write_json
 
 COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "MAE")
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "eval",
-        "score a model on a data set",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "",
             "--preset cod-tdq --dataset camosynth/test-easy",

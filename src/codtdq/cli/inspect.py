@@ -10,25 +10,27 @@ from codtdq.cli.common import (
     DEFAULT_METHOD,
     add_config,
     add_model,
+    describe,
     opened_config,
     print_json,
     table,
-    verb,
 )
 
 if TYPE_CHECKING:
     from codtdq.engine import BackendRecord
 
 
-def register(verbs: Any) -> None:
-    """Add both verbs."""
-    parser = verb(verbs, "list", "list what the package knows", ["models", "presets --json"])
+def configure_list(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `list`."""
+    describe(parser, ["models", "presets --json"])
     parser.add_argument("what", choices=["models", "methods", "presets", "datasets"])
     parser.set_defaults(run=run_list)
-    parser = verb(
-        verbs,
-        "plan",
-        "show what would be quantized, operator by operator",
+
+
+def configure_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `plan`."""
+    describe(
+        parser,
         [
             "",
             "--model escnet-small --preset w4a4",

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from codtdq._version import __version__
-from codtdq.cli.registry import register_commands
-from codtdq.engine.cpu import keep_memory
+from codtdq.cli.registry import COMMANDS, Verbs
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
 
@@ -39,8 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="run a Python file first, e.g. one that registers a model of your own",
     )
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    register_commands(verbs)
+    verbs = parser.add_subparsers(action=Verbs, dest="verb", metavar="VERB", required=True)
+    for command in COMMANDS:
+        verbs.add_command(command)
     return parser
 
 
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in args.imports:
             import_file(file)
         if argv is None:  # the process is this command's own
+            from codtdq.engine.cpu import keep_memory
+
             keep_memory(_kept_memory(args))
         return run(args) or 0
     except CodtdqError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from codtdq.cli.common import (
     add_calibration,
@@ -11,18 +10,16 @@ from codtdq.cli.common import (
     add_model,
     add_postprocess,
     add_weights,
+    describe,
     opened_model,
     print_json,
-    verb,
 )
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "predict",
-        "write the mask of each image",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "photo.jpg --out masks",
             "'photos/*.jpg' --preset cod-tdq --overlay --out masks",

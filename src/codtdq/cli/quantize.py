@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import Any
 
 from codtdq.cli.common import (
     DEFAULT_METHOD,
@@ -13,18 +12,16 @@ from codtdq.cli.common import (
     add_config,
     add_model,
     add_weights,
+    describe,
     opened_model,
     print_json,
-    verb,
 )
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "quantize",
-        "quantize a model and write the packed checkpoint",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "--out small-w4a4",
             "--model cfrn --checkpoint cfrn.pth --calibration photos --out plus",

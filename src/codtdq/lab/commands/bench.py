@@ -11,9 +11,8 @@ from codtdq.lab.commands import bench_model, bench_speed
 from codtdq.lab.commands.options import model_file, whole_numbers, words
 
 
-def register(verbs: Any) -> None:
-    """Add the verb and its kinds."""
-    parser = verbs.add_parser("bench", help="measure methods under one protocol")
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the kinds."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _register_accuracy(kinds)
     bench_speed.register(kinds)
