@@ -199,6 +199,28 @@ def add_postprocess(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """`--threads`."""
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="processor threads (default: every core)"
+    )
+
+
+def use_threads(args: argparse.Namespace) -> None:
+    """Compute on as many threads as `--threads` says."""
+    import torch
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+
+
+def positive(text: str) -> int:
+    """Read a whole number, 1 or more."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
+    return int(text)
+
+
 def opened_config(model: nn.Module, args: argparse.Namespace) -> QuantConfig | None:
     """The config that the options of `add_config` mean for a model; None: none was asked for."""
     from codtdq.resolve import open_config

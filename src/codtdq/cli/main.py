@@ -39,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
     verbs = parser.add_subparsers(action=Verbs, dest="verb", metavar="VERB", required=True)
+    assert isinstance(verbs, Verbs)
     for command in COMMANDS:
         verbs.add_command(command)
     return parser
@@ -66,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = error.strerror or str(error)
         where = f"{error.filename}: " if error.filename else ""
         return _fail(args.verb, f"{where}{what}", 2)
-    except KeyboardInterrupt:
-        return _fail(args.verb, "interrupted; finished work is kept", 130)
+    except KeyboardInterrupt as stop:  # a verb that keeps something says so
+        return _fail(args.verb, str(stop) or "interrupted; nothing is kept", 130)
 
 
 def _kept_memory(args: argparse.Namespace) -> int:

@@ -136,6 +136,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
         print_json([{k: v for k, v in row.items() if k != "per_image"} for row in rows])
     else:
         print(_table(rows))
+        for note in dict.fromkeys(note for row in rows for note in row.get("notes") or ()):
+            print(f"note: {note}")
         print(f"written to {args.out}/results.jsonl")
     if failed:
         print(

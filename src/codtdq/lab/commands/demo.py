@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 
-from codtdq.cli.common import describe, print_json, table
+from codtdq.cli.common import describe, positive, print_json, table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe(parser, ["", "--limit 16 --out my-demo"])
     parser.add_argument(
         "--limit",
-        type=int,
+        type=positive,
         default=None,
         metavar="N",
         help="synthetic test images per setting (default 32)",

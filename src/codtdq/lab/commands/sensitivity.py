@@ -107,18 +107,26 @@ def run(args: argparse.Namespace) -> None:
         }
         rows = RowFile(f"{args.out}.partial", key, resume=args.resume)
     score = metric_scorer(data)
-    result = measure_sensitivity(
-        model,
-        config,
-        score,
-        by=args.by,
-        calibration=calibration,
-        done=[SensitivityRow.from_dict(row) for row in rows.rows] if rows else (),
-        on_row=(lambda row: rows.append(row.to_dict())) if rows else None,
-    )
-    proposal = None
-    if budget is not None:
-        proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
+    try:
+        result = measure_sensitivity(
+            model,
+            config,
+            score,
+            by=args.by,
+            calibration=calibration,
+            done=[SensitivityRow.from_dict(row) for row in rows.rows] if rows else (),
+            on_row=(lambda row: rows.append(row.to_dict())) if rows else None,
+        )
+        proposal = None
+        if budget is not None:
+            proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
+    except KeyboardInterrupt:
+        if rows is None or not rows.rows:
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted; {len(rows.rows)} rows are kept in {rows.path}, the same command with "
+            "--resume goes on"
+        ) from None
     if args.out and proposal is not None and rows is not None:
         write_json(args.out, proposal.config.to_dict(), indent=1)
         rows.discard()
