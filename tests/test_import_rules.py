@@ -17,6 +17,7 @@ LIGHT_VERBS = ("demo", "list", "plan", "doctor", "quantize", "eval", "predict", 
 # A package may import itself, those listed, and the shared leaves.
 LEAVES = {
     "_version",
+    "columns",
     "declarations",
     "environment",
     "errors",

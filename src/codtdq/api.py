@@ -19,6 +19,7 @@ from codtdq.models.registry import build_model
 from codtdq.numerics import ActivationResult, ActivationSpec
 from codtdq.numerics import quantize as _quantize_tensor
 from codtdq.operators import quant_operators
+from codtdq.operators.foreign import with_linears
 from codtdq.planning import QuantConfig, QuantPlan
 from codtdq.planning.cod_tdq_config import KINDS
 from codtdq.planning.config import read_json
@@ -123,7 +124,7 @@ def load(
             )
         model = build_model(architecture, empty=True)
     list_methods()  # the schemes of built-in methods are known once their files are imported
-    restored = restore(model, directory, config_from)
+    restored = restore(with_linears(model), directory, config_from)
     use_backend(restored, backend)
     if not cache_weights:
         for operator in quant_operators(restored).values():

@@ -80,7 +80,7 @@ def test_python_calibrates_on_images_of_any_kind(photos):
     for images in (files, [Image.open(file) for file in files], codtdq.data.ImageFolder(photos)):
         found = codtdq.quantize(model, "per-tensor", calibration=images).state_dict()
         assert all(torch.equal(found[name], value) for name, value in exact.items())
-    with pytest.raises(DataError, match="no such file|unknown data set"):
+    with pytest.raises(DataError, match="unknown data set"):
         codtdq.quantize(model, "per-tensor", calibration="nowhere")
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from codtdq.columns import columns, terminal_width
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -271,7 +273,5 @@ def print_json(data: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in lines)
+    """Left-aligned columns; on a terminal they fit it."""
+    return columns(header, rows, terminal_width())
