@@ -1,4 +1,4 @@
-"""The whole story on what comes with the package: two small models, synthetic scenes, 9 settings.
+"""The whole story on what comes with the package: two small models, synthetic scenes, ten settings.
 
 Everything printed is measured in this run; nothing is stored beforehand.
 """

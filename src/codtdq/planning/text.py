@@ -94,6 +94,6 @@ def summary(plan: QuantPlan) -> dict[str, str]:
         f"stored as {'8-bit blocks' if plan.config.float_storage == 'block8' else 'FP32'}",
         "size": f"{totals['packed_bytes'] / 2**20:.2f} MiB packed, "
         f"{totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x); {1 - share:.1%} of the "
-        f"parameters stay float and take {float_share:.1%} of the bytes",
+        f"parameters stay float and take {float_share:.1%} of the bytes; a file adds index tables",
         "effective": effective if known else "known once the method has chosen its formats",
     }

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from codtdq.environment import install_hint
 from codtdq.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise UnsupportedError(
-            "figures need matplotlib, which is not installed; run pip install 'codtdq[figures]', "
-            "or pass --no-figures"
+            "figures need matplotlib, which is not installed; run "
+            f"{install_hint('figures')}, or pass --no-figures"
         ) from error
 
 
