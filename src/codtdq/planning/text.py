@@ -92,8 +92,7 @@ def summary(plan: QuantPlan) -> dict[str, str]:
         "parameters": f"{totals['parameters']:,} ({share:.1%} in low-bit weights)",
         "other": f"{plan.other_parameters:,} parameters (biases, norms, tables) stay float, "
         f"stored as {'8-bit blocks' if plan.config.float_storage == 'block8' else 'FP32'}",
-        "size": f"{totals['packed_bytes'] / 2**20:.2f} MiB packed, "
-        f"{totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x); {1 - share:.1%} of the "
-        f"parameters stay float and take {float_share:.1%} of the bytes; a file adds index tables",
+        "size": f"{totals['packed_bytes'] / 2**20:.2f} MiB packed ({float_share:.1%} of it stays "
+        f"float), {totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
         "effective": effective if known else "known once the method has chosen its formats",
     }
