@@ -85,8 +85,8 @@ def layer_profile(methods: Sequence[MethodRecord]) -> Figure:
                 linewidth=1.2,
                 linestyle=style["linestyle"],
             )
-            # the legend shows both, the line and its dots
-            axes.plot([], [], color=colour, label=method.title, **{**style, "markersize": 4})
+            if index == 0:  # the legend shows both, the line and its dots
+                axes.plot([], [], color=colour, label=method.title, **{**style, "markersize": 4})
         if scale == "log" and _any_value(axes):
             log_axis(axes.yaxis)
         if not _any_value(axes):

@@ -123,7 +123,8 @@ _PROFILES = """<div class="controls">
 <p class="reading" id="profile-reading" role="status">Point at the chart, or move with the arrow
 keys when it has the focus; Enter or a click shows the layer.</p>"""
 
-_DETAIL = f"""<div class="controls"><label>layer<select id="detail-layer" class="path"></select></label></div>
+_DETAIL = f"""<div class="controls"><label>layer
+<select id="detail-layer" class="path"></select></label></div>
 <p id="detail-facts" class="note"></p>
 {scrolling_table("region-table", "Boundary and elsewhere")}
 <h3>Distributions</h3><div class="legend" id="detail-legend"></div>
