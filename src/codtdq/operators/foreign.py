@@ -29,11 +29,11 @@ def with_linears(model: nn.Module, *, inplace: bool = False) -> nn.Module:
 def _become_linear(module: nn.Module) -> None:
     weight, bias = module._parameters["weight"], module._parameters.get("bias")
     assert weight is not None
-    plain = nn.Linear(*weight.shape, bias=bias is not None, device="meta")
     module.__class__ = nn.Linear
+    assert isinstance(module, nn.Linear)
     vars(module).pop("nf", None)
     vars(module).pop("nx", None)
-    module.in_features, module.out_features = plain.in_features, plain.out_features
+    module.in_features, module.out_features = weight.shape
     module.weight = nn.Parameter(
         weight.detach().t().contiguous(), requires_grad=weight.requires_grad
     )
