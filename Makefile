@@ -13,12 +13,12 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	CODTDQ_NATIVE_LIBRARY=$(CURDIR)/$(SANITIZED)/libcodtdq_native.so
 
 # What ruff and clang-format look after.
-PYTHON_CODE := src tests benchmarks examples
+PYTHON_CODE := src tests benchmarks examples scripts
 CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc tests/engine/cpu,\
 	$(wildcard $(folder)/*.cpp $(folder)/*.h)) benchmarks/amx_visible.c
 
-.PHONY: demo test test-slow test-gpu test-sanitize test-arm check check-lint check-format \
-	check-types check-cpp native-warnings amx-visible format clean setup
+.PHONY: demo test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
+	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -72,6 +72,10 @@ test-arm: $(VENV)/.test
 	else echo "test-arm needs $(ARM_PACKAGES): run 'sudo apt-get install $(ARM_PACKAGES)'" >&2; \
 		exit 1; fi
 	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
+
+# The commands of the README in order, in a fresh environment; NEWCOMER=--demo adds the demo's table.
+test-newcomer:
+	$(PYTHON) scripts/newcomer.py $(NEWCOMER)
 
 # Also the hooks of .pre-commit-config.yaml, one target each.
 check: check-lint check-format check-types check-cpp native-warnings

@@ -156,7 +156,8 @@ def test_commands_in_the_readme_parse():
     text = "\n".join(block.text for block in blocks(README) if block.language == "sh")
     lines = re.findall(r"^codtdq (.+)$", text, re.MULTILINE)
     for line in lines:
-        build_parser().parse_args(shlex.split(line, comments=True))
+        if line != "--version":
+            build_parser().parse_args(shlex.split(line, comments=True))
     assert len(lines) >= 8
 
 

@@ -70,3 +70,44 @@ def test_it_works_unchanged_on_transformers(build, tmp_path):
         path = codtdq.save(quantized, tmp_path / "model")
         restored = codtdq.load(path, model=build(), backend="reference")
         assert torch.equal(first_tensor(restored(pixel_values=x)), y)
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=64, n_layer=2, n_head=2, attn_implementation="eager"
+    )
+    return transformers.GPT2Model(config).eval()
+
+
+def test_conv1d_of_gpt2_is_the_linear_it_is(tmp_path):
+    from transformers.pytorch_utils import Conv1D
+
+    torch.manual_seed(0)
+    model, ids = gpt2(), torch.arange(12).reshape(1, 12)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plan = codtdq.plan(model, "cod-tdq")
+    assert len(plan.quantized) == 8 and {site.type for site in plan.quantized} == {"Linear"}
+    assert plan.site("h.0.attn.c_attn").shape == (192, 64)  # outputs first, as of a Linear
+    quantized = codtdq.quantize(model, "cod-tdq")
+    wide = codtdq.quantize(model, codtdq.config("w8a8"))
+    calibrated = codtdq.quantize(model, "cod-tdq-plus", calibration=[{"input_ids": ids}])
+    with torch.no_grad():
+        wanted = first_tensor(model(ids))
+        assert torch.allclose(first_tensor(wide(ids)), wanted, atol=0.15)
+        assert not torch.equal(first_tensor(quantized(ids)), wanted)
+        assert torch.isfinite(first_tensor(calibrated(ids))).all()
+        codtdq.save(quantized, tmp_path / "q")
+        again = codtdq.load(tmp_path / "q", model=model)
+        assert torch.equal(first_tensor(again(ids)), first_tensor(quantized(ids)))
+    assert sum(type(m) is Conv1D for m in model.modules()) == 8  # the old one is untouched
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_plan_says_what_share_stays_float():
+    plan = codtdq.plan(gpt2(), "cod-tdq")
+    totals = plan.totals()
+    assert 0 < totals["float_bytes"] < totals["packed_bytes"]
+    share = totals["float_bytes"] / totals["packed_bytes"]
+    expected = f"MiB packed ({share:.1%} of it stays float)"
+    assert share > 0.1 and expected in str(plan) and expected in plan._repr_html_()
+    assert "h.0.attn.c_attn" in plan._repr_html_()

@@ -1,6 +1,8 @@
 """The layers of the package stay in order, and importing it stays light."""
 
 import ast
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,12 @@ import pytest
 import codtdq
 
 ROOT = Path(codtdq.__file__).parent
+LIGHT_VERBS = ("demo", "list", "plan", "doctor", "quantize", "eval", "predict", "bench", "table")
 
 # A package may import itself, those listed, and the shared leaves.
 LEAVES = {
     "_version",
+    "columns",
     "declarations",
     "environment",
     "errors",
@@ -110,23 +114,37 @@ def test_only_the_registry_names_the_lab():
 
 
 def test_every_registered_command_adds_a_verb():
+    from codtdq.cli.main import build_parser
     from codtdq.cli.registry import COMMANDS
 
-    stored = {
-        f"codtdq.lab.commands.{path.stem}"
-        for path in (ROOT / "lab" / "commands").glob("*.py")
-        if "\ndef register(verbs: Any)" in path.read_text()
-    }
-    assert stored == {name for name in COMMANDS if name.startswith("codtdq.lab")}
+    for folder, package in (("cli", "codtdq.cli"), ("lab/commands", "codtdq.lab.commands")):
+        stored = {
+            f"{package}.{path.stem}"
+            for path in (ROOT / folder).glob("*.py")
+            if "\ndef configure" in path.read_text()
+        }
+        assert stored == {c.module for c in COMMANDS if c.module.startswith(package)}
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as stop, contextlib.redirect_stdout(io.StringIO()) as shown:
+            build_parser().parse_args([command.name, "--help"])
+        assert stop.value.code == 0 and command.help[1:] in " ".join(shown.getvalue().split())
 
 
-def test_the_help_of_the_command_line_is_light():
+@pytest.mark.parametrize(
+    "argv",
+    [["--version"], ["--help"], *([verb, "--help"] for verb in LIGHT_VERBS), ["evall"]],
+    ids=" ".join,
+)
+def test_the_help_of_the_command_line_is_light(argv):
+    """What needs no tensor loads no torch: version and help are there at once."""
     code = (
-        "import sys; from codtdq.cli.main import build_parser; build_parser(); "
-        "heavy = {'matplotlib', 'ray', 'transformers', 'triton'}; "
+        "import sys; from codtdq.cli import main\n"
+        f"try: main({argv})\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'PIL', 'scipy', 'matplotlib', 'ray', 'transformers'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_import_is_light():

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from codtdq.checkpoint import read_header, restore, save_model
 from codtdq.engine import use_backend
 from codtdq.errors import CheckpointError, ConfigError
+from codtdq.evaluation.calibration import calibration_batches
 from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
 from codtdq.numerics import ActivationResult, ActivationSpec
 from codtdq.numerics import quantize as _quantize_tensor
 from codtdq.operators import quant_operators
+from codtdq.operators.foreign import with_linears
 from codtdq.planning import QuantConfig, QuantPlan
 from codtdq.planning.cod_tdq_config import KINDS
 from codtdq.planning.config import read_json
@@ -63,7 +65,7 @@ def quantize(
     model: nn.Module,
     config: ConfigLike = DEFAULT,
     *,
-    calibration: Iterable[Any] | None = None,
+    calibration: Iterable[Any] | str | Path | None = None,
     backend: str = "auto",
     seed: int = 0,
     budget: str = "fast",
@@ -75,15 +77,18 @@ def quantize(
     What it returns is what `load(save(...))` returns, to the bit.
 
     config: any method or preset by name, a config object, a mapping of its fields or a JSON file.
-    calibration: batches (tensors, tuples or dicts), for methods that need them.
+    calibration: for methods that need it: batches (tensors, tuples or dicts) as the model takes
+        them; or, where the model declares its input, images: a folder, a file, a glob pattern, the
+        name of a data set, or a list of files, PIL images or arrays [H, W, 3].
     backend: as of `load`.
     budget: "fast" or "paper": optimisation steps of methods that reconstruct.
     state_dir: where a long calibration keeps what is finished, to go on after a stop.
     inplace: change `model` itself, which saves a copy.
     """
     settings = _settings(config, _module(model), {})
+    batches = calibration_batches(model, calibration)
     done = quantize_model(
-        model, settings, calibration, seed=seed, budget=budget, state_dir=state_dir, inplace=inplace
+        model, settings, batches, seed=seed, budget=budget, state_dir=state_dir, inplace=inplace
     )
     use_backend(done, backend)
     return done
@@ -119,7 +124,7 @@ def load(
             )
         model = build_model(architecture, empty=True)
     list_methods()  # the schemes of built-in methods are known once their files are imported
-    restored = restore(model, directory, config_from)
+    restored = restore(with_linears(model), directory, config_from)
     use_backend(restored, backend)
     if not cache_weights:
         for operator in quant_operators(restored).values():

@@ -12,6 +12,19 @@ from codtdq._version import __version__
 PACKAGES = ("torch", "numpy", "scipy", "safetensors", "pillow")
 
 
+def install_hint(extra: str) -> str:
+    """The command that installs what an extra of this package brings.
+
+    It names the packages, not the extra, and so works from a checkout as well as from a wheel.
+    """
+    try:
+        declared = metadata.requires("codtdq") or []
+    except metadata.PackageNotFoundError:  # run from its source, never installed
+        declared = []
+    found = [line.split(";")[0].strip() for line in declared if f'extra == "{extra}"' in line]
+    return "pip install " + (" ".join(f"'{one}'" for one in found) or f"'.[{extra}]'")
+
+
 def environment() -> dict[str, Any]:
     """Versions, processor and threads, JSON-ready."""
     import torch

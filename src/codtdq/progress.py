@@ -1,17 +1,36 @@
-"""One progress line on a terminal, nothing when piped. Nothing else in the package prints."""
+"""One progress line on a terminal, nothing when piped. Nothing else in the package prints.
+
+Drawn by tqdm, which fits the line to the terminal as it is at that moment.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
+_LINE = "{desc} {percentage:3.0f}%|{bar:24}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
+_OPEN_LINE = "{desc} {n_fmt} [{elapsed}]{postfix}"  # of what has no known end
+
+
+def _bar(**settings: Any) -> Any:
+    """A bar of tqdm whose line is never wider than the terminal."""
+    from tqdm import tqdm
+    from tqdm.utils import disp_trim
+
+    class Bar(tqdm):  # type: ignore[type-arg, misc, unused-ignore]
+        monitor_interval = 0  # no thread of its own
+
+        def __str__(self) -> str:
+            text, width = super().__str__(), self.format_dict["ncols"]
+            return str(disp_trim(text, width - 1)) if width else text
+
+    return Bar(**settings)
 
 
 class Progress:
-    """A counter that redraws one line on stderr, at most ten times a second.
+    """A counter that redraws one line on stderr, at most ten times a second, and removes it.
 
     It stays silent unless stderr is a terminal, so piped and `--json` runs are clean.
     """
@@ -19,46 +38,33 @@ class Progress:
     def __init__(
         self, label: str, total: int | None = None, *, stream: TextIO | None = None
     ) -> None:
-        self.label, self.total = label, total
-        self._stream = sys.stderr if stream is None else stream
-        self._visible = self._stream.isatty()
-        self._start = time.monotonic()
-        self._drawn = 0.0
-        self.count = 0
+        self.label, self.total, self.count = label, total, 0
+        out = sys.stderr if stream is None else stream
+        self._bar = _bar(
+            desc=label,
+            total=total,
+            file=out,
+            disable=not out.isatty(),
+            leave=False,
+            dynamic_ncols=True,
+            bar_format=_LINE if total else _OPEN_LINE,
+        )
 
     def step(self, n: int = 1, note: str = "") -> None:
         """Advance by n items; `note` is shown behind the counter."""
         self.count += n
-        now = time.monotonic()
-        finished = self.total is not None and self.count >= self.total
-        if self._visible and (finished or now - self._drawn >= 0.1):
-            self._drawn = now
-            self._stream.write("\r\x1b[2K" + self._line(now, note))
-            self._stream.flush()
+        self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(n)
 
     def close(self) -> None:
         """Remove the line."""
-        if self._visible:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
+        self._bar.close()
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _line(self, now: float, note: str) -> str:
-        elapsed = now - self._start
-        text = f"{self.label} {self.count}"
-        if self.total:
-            left = elapsed / max(self.count, 1) * (self.total - self.count)
-            filled = int(24 * min(self.count / self.total, 1.0))
-            text = (
-                f"{self.label} [{'#' * filled}{'.' * (24 - filled)}] "
-                f"{self.count}/{self.total} {_clock(elapsed)}<{_clock(left)}"
-            )
-        return f"{text} {note}".rstrip()
 
 
 def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
@@ -69,9 +75,3 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
         for item in items:
             yield item
             bar.step()
-
-
-def _clock(seconds: float) -> str:
-    minutes, secs = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes:02d}:{secs:02d}"

@@ -14,6 +14,7 @@ from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
 from codtdq.models import create_model, list_models, model_info
+from codtdq.models.weights import shipped_weights
 from codtdq.planning import QuantConfig
 from codtdq.planning.config import read_json
 
@@ -47,7 +48,8 @@ def open_model(
             f"no weights of {spec} come with the package; pass --checkpoint FILE, or --untrained "
             "to try it with random ones"
         )
-    shipped = model_info(spec).weights is not None
+    weights = model_info(spec).weights
+    shipped = weights is not None and shipped_weights(weights).is_file()
     return create_model(spec, checkpoint=checkpoint, pretrained=shipped or not untrained)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_image_files import MakeFolder, write_image, write_mask
 
-from codtdq.data import Dataset, ImageFolder, ImageMaskFolder
+from codtdq.data import Dataset, ImageFolder, ImageList, ImageMaskFolder, PairList
 from codtdq.errors import DataError
 
 
@@ -89,11 +89,12 @@ def test_damage_behind_the_header_raises_on_access(make_folder: MakeFolder):
         data[1]
 
 
-def test_limit_spreads_over_the_folder(make_folder: MakeFolder):
+def test_limit_takes_the_first(make_folder: MakeFolder):
     root = make_folder("set", [f"{i:02d}" for i in range(10)])
     data = ImageMaskFolder(root, limit=3)
-    assert data.names() == ["00", "03", "06"] and data.found == 10
+    assert data.names() == ["00", "01", "02"] and data.found == 10
     assert data.notes == ["set: 3 of 10 images used"]
+    assert ImageFolder(root, limit=3).names() == data.names()
     assert len(ImageMaskFolder(root, limit=99)) == 10
     with pytest.raises(DataError, match="limit is 0"):
         ImageMaskFolder(root, limit=0)
@@ -124,8 +125,48 @@ def test_image_folder_failures(tmp_path: Path, make_folder: MakeFolder):
     with pytest.raises(DataError, match="holds no image"):
         ImageFolder(root / "none")
     with pytest.raises(DataError, match="holds no image"):
-        ImageFolder(str(root / "*.gif"))
+        ImageFolder(str(root / "*.bmp"))
     with pytest.raises(DataError, match="no such file or folder"):
         ImageFolder(tmp_path / "gone")
     with pytest.raises(DataError, match="share the name 'a'"):
         ImageFolder(str(root / "*" / "a.*"))
+
+
+def test_image_folder_goes_below_where_asked_or_where_else_it_were_empty(tmp_path: Path):
+    write_image(tmp_path / "trip" / "day1" / "a.jpg")
+    write_image(tmp_path / "trip" / "day2" / "a.png")
+    write_image(tmp_path / "trip" / ".thumbnails" / "a.png")
+    below = ["day1/a", "day2/a"]
+    assert ImageFolder(tmp_path / "trip").names() == below
+    assert ImageFolder(tmp_path / "trip")[1].name == "day2/a"
+    write_image(tmp_path / "trip" / "b.webp")
+    plain = ImageFolder(tmp_path / "trip")
+    assert plain.names() == ["b"]
+    assert plain.notes == ["trip: 2 images in folders below it left out; --recursive takes them"]
+    deep = ImageFolder(tmp_path / "trip", recursive=True)
+    assert deep.names() == ["b", *below] and deep.notes == []
+
+
+def test_images_at_hand_are_a_data_set(tmp_path: Path):
+    write_image(tmp_path / "a.jpg")
+    data = ImageList([tmp_path / "a.jpg", np.zeros((3, 4), np.uint8)])
+    assert data.names() == ["a", "1"] and [s.image.shape for s in data] == [(9, 12, 3), (3, 4, 3)]
+    assert ImageList([tmp_path / "a.jpg", str(tmp_path / "a.jpg")]).names() == ["0", "1"]
+    with pytest.raises(DataError, match="empty"):
+        ImageList([])
+
+
+def test_pairs_at_hand_are_a_data_set(tmp_path: Path):
+    write_image(tmp_path / "a.jpg")
+    write_mask(tmp_path / "a.png")
+    truth = np.zeros((5, 6), bool)
+    truth[2] = True
+    data = PairList([(tmp_path / "a.jpg", tmp_path / "a.png"), (np.zeros((5, 6)), truth)])
+    assert data[0].mask.max() == 255 and data[1].mask.tolist() == (truth * 255).tolist()
+    assert isinstance(data, Dataset) and data.names() == ["0", "1"]
+    with pytest.raises(DataError, match="both need one size"):
+        PairList([(np.zeros((5, 6)), truth[1:])])[0]
+    with pytest.raises(DataError, match="0 and 255 are expected"):
+        PairList([(np.zeros((5, 6)), truth.astype(np.uint8))])[0]
+    with pytest.raises(DataError, match=r"accepted: pairs \(image, mask\)"):
+        PairList([np.zeros((5, 6))])

@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from codtdq.data import to_pixels
+from codtdq.data import ImageFolder, to_pixels
+from codtdq.data.imagefile import read_image
 from codtdq.errors import DataError
 
 RGB = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
@@ -30,6 +31,8 @@ KINDS = {
     "tensor [3, H, W]": lambda: torch.from_numpy(RGB).permute(2, 0, 1),
     "tensor [H, W, 3]": lambda: torch.from_numpy(RGB),
     "tensor of float32": lambda: torch.from_numpy(RGB).permute(2, 0, 1).float() / 255,
+    "tensor with alpha first": lambda: torch.from_numpy(with_alpha(0)).permute(2, 0, 1),
+    "tensor with alpha last": lambda: torch.from_numpy(with_alpha(0)),
     "tensor that learns": lambda: (torch.from_numpy(RGB).float() / 255).requires_grad_(),
 }
 
@@ -48,10 +51,38 @@ def test_files_are_read(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    "image", [GRAY, GRAY / 255, Image.fromarray(GRAY)], ids=["uint8", "float", "PIL"]
+    "image",
+    [
+        GRAY,
+        GRAY / 255,
+        GRAY[..., None],
+        Image.fromarray(GRAY),
+        torch.from_numpy(GRAY.copy()),
+        torch.from_numpy(GRAY.copy())[None],
+        torch.from_numpy(GRAY.copy())[..., None],
+    ],
+    ids=["uint8", "float", "[H, W, 1]", "PIL", "tensor", "tensor [1, H, W]", "tensor [H, W, 1]"],
 )
 def test_gray_becomes_three_equal_channels(image):
     assert np.array_equal(to_pixels(image), np.repeat(GRAY[..., None], 3, axis=2))
+
+
+def test_a_picture_alone_is_turned_upright_and_one_of_a_pair_is_not(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held on its side: the viewer turns it by a quarter
+    Image.fromarray(RGB).save(tmp_path / "a.png", exif=exif)
+    assert np.array_equal(to_pixels(tmp_path / "a.png"), np.rot90(RGB, -1))
+    assert np.array_equal(to_pixels(Image.open(tmp_path / "a.png")), np.rot90(RGB, -1))
+    assert np.array_equal(ImageFolder(tmp_path)[0].image, np.rot90(RGB, -1))
+    assert np.array_equal(read_image(tmp_path / "a.png"), RGB)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "tif", "bmp"])
+def test_other_formats_are_read(tmp_path, suffix):
+    flat = np.full((4, 5, 3), 255, np.uint8)
+    Image.fromarray(flat).save(tmp_path / f"a.{suffix}")
+    assert ImageFolder(tmp_path).names() == ["a"]
+    assert np.array_equal(ImageFolder(tmp_path)[0].image, flat)
 
 
 def test_a_file_with_transparency_and_its_array_agree(tmp_path):
@@ -102,8 +133,8 @@ def test_a_sixteen_bit_pil_image_is_scaled():
         (np.full((2, 2, 3), np.nan), "array with NaN or infinity"),
         (np.full((2, 2), np.inf), "array with NaN or infinity"),
         (torch.zeros(1, 3, 4, 4), r"batch \[1, 3, 4, 4\]; pass one picture of it, image\[0\]"),
-        (torch.zeros(4, 4), r"tensor \[4, 4\]; accepted: \[3, H, W\] or \[H, W, 3\]"),
-        (torch.zeros(4, 5, 5), r"tensor \[4, 5, 5\]"),
+        (torch.zeros(4), r"tensor \[4\]; accepted: \[3, H, W\], \[H, W, 3\] or \[H, W\]"),
+        (torch.zeros(5, 6, 7), r"tensor \[5, 6, 7\]"),
         (torch.zeros(3, 0, 5), "image is empty"),
         (torch.zeros(3, 5, 5, dtype=torch.int32), "tensor of int32"),
         (torch.full((3, 5, 5), torch.nan), "tensor with NaN"),

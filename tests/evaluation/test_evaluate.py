@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tiny_model
 import torch
+from PIL import Image
 
 import codtdq
 from codtdq.data import CamoSynth, Sample
@@ -195,3 +196,79 @@ def test_calibration_images_are_bounded_and_batched(images):
     assert len(batches) == 3
     assert [len(batch) for batch in batches] == [3, 3, 1]
     assert next(iter(batches)).shape == (3, 3, 32, 32)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three photographs with their masks."""
+    codtdq.data.export_synth("test-easy", tmp_path / "set", 3, 40)
+    return tmp_path / "set"
+
+
+def test_predict_takes_whatever_holds_images(photos):
+    net, files = model(), sorted((photos / "Imgs").iterdir())
+    exact = [predict(net, file) for file in files]
+    pixels = [np.array(Image.open(file)) for file in files]
+    kinds = {
+        "folder": photos / "Imgs",
+        "folder as text": str(photos / "Imgs"),
+        "glob": str(photos / "Imgs" / "*.png"),
+        "list of files": files,
+        "tuple of names": tuple(map(str, files)),
+        "PIL images": [Image.open(file) for file in files],
+        "arrays": pixels,
+        "floats": [one / 255 for one in pixels],
+        "with alpha": [np.dstack([one, one[..., 0]]) for one in pixels],
+        "tensors": [torch.from_numpy(one).permute(2, 0, 1) for one in pixels],
+        "a data set": codtdq.data.ImageFolder(photos),
+        "a generator": (file for file in files),
+    }
+    for name, images in kinds.items():
+        masks = codtdq.predict(net, images)
+        assert len(masks) == 3 and all(map(np.array_equal, masks, exact)), name
+    assert codtdq.predict(net, photos).names == [file.stem for file in files]
+    gray = codtdq.predict(net, pixels[0][..., 0])
+    assert gray.shape == (40, 40) and gray.dtype == np.uint8
+    with pytest.raises(DataError, match="empty"):
+        codtdq.predict(net, [])
+    for wrong in (3, None):
+        with pytest.raises(DataError, match="accepted: a path"):
+            codtdq.predict(net, wrong)
+
+
+def test_a_threshold_gives_clean_masks(photos):
+    net, file = model(), sorted((photos / "Imgs").iterdir())[0]
+    soft, hard = predict(net, file), predict(net, file, threshold=0.5)
+    assert np.array_equal(hard, np.where(soft >= 127.5, 255, 0)) and hard.dtype == np.uint8
+    with pytest.raises(ConfigError, match="at most 1"):
+        predict(net, file, threshold=127)
+
+
+def test_evaluate_takes_names_folders_and_pairs(photos):
+    net = model()
+    exact = evaluate(net, codtdq.data.ImageMaskFolder(photos), batch_size=1).metrics
+    pairs = list(zip(sorted((photos / "Imgs").iterdir()), sorted((photos / "GT").iterdir())))
+    arrays = [(np.array(Image.open(i)), np.array(Image.open(m)) > 128) for i, m in pairs]
+    for data in (photos, str(photos), pairs, arrays):
+        assert evaluate(net, data, batch_size=1).metrics == exact
+    assert evaluate(net, "camosynth/test-easy", limit=2).metrics["count"] == 2
+    assert evaluate(net, photos, limit=1).notes == ["set: 1 of 3 images used"]
+    with pytest.raises(DataError, match="unknown data set"):
+        evaluate(net, "nowhere")
+    for wrong, message in ((3, "accepted: a data set"), ([1, 2], "pairs")):
+        with pytest.raises((ConfigError, DataError), match=message):
+            evaluate(net, wrong)
+
+
+def test_results_and_masks_show_themselves(images):
+    net = model()
+    result = evaluate(net, images)
+    assert len(repr(result)) < 200 and "10 images: S 0." in repr(result)
+    page = result._repr_html_()
+    assert f"{result.metrics['S']:.4f}" in page and page.count("<table>") == 1
+    mask = predict(net, images[0].image)
+    assert mask._repr_html_().startswith('<img alt="mask, 48 x 48"')
+    assert (mask > 9)._repr_html_() is None and mask[0]._repr_html_() is None
+    several = predict(net, images)
+    assert repr(several).startswith("10 masks (") and len(repr(several)) < 200
+    assert several._repr_html_().count("<img") == 10

@@ -168,11 +168,11 @@ def test_every_method_takes_it(trained, image, calibration, method):
 
 def test_without_transformers_the_error_names_the_extra(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    with pytest.raises(UnsupportedError, match=r"pip install 'codtdq\[transformers\]'"):
+    with pytest.raises(UnsupportedError, match="pip install 'transformers"):
         build_model(NAME)
     assert main(["bench", "accuracy", "--models", NAME, "--out", str(tmp_path / "run")]) == 2
     message = capsys.readouterr().err
-    assert "codtdq[transformers]" in message and message.count("\n") == 1
+    assert "pip install 'transformers" in message and message.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from codtdq.columns import columns, terminal_width
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -22,19 +24,23 @@ DEFAULT_DATASET = "camosynth"
 
 
 def verb(
-    verbs: Any, name: str, help_text: str, examples: Sequence[str], *, program: str = "codtdq"
+    kinds: Any, name: str, help_text: str, examples: Sequence[str], *, program: str = "codtdq"
 ) -> argparse.ArgumentParser:
-    """A sub-command with examples in its help, and `--json`."""
-    lines = (f"  {program} {name} {line}".rstrip() for line in examples)
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=help_text,
-        description=help_text[0].upper() + help_text[1:] + ".",
-        epilog="examples:\n" + "\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """A sub-command of a verb, with examples in its help, and `--json`."""
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    assert parser.prog == f"{program} {name}"
+    describe(parser, examples)
     return parser
+
+
+def describe(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
+    """Put examples into the help of a verb, and add `--json`."""
+    lines = (f"  {parser.prog} {line}".rstrip() for line in examples)
+    parser.epilog = "examples:\n" + "\n".join(lines)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
 
 
 def add_model(parser: argparse.ArgumentParser, *, packed: bool = True) -> None:
@@ -195,6 +201,28 @@ def add_postprocess(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """`--threads`."""
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="processor threads (default: every core)"
+    )
+
+
+def use_threads(args: argparse.Namespace) -> None:
+    """Compute on as many threads as `--threads` says."""
+    import torch
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+
+
+def positive(text: str) -> int:
+    """Read a whole number, 1 or more."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
+    return int(text)
+
+
 def opened_config(model: nn.Module, args: argparse.Namespace) -> QuantConfig | None:
     """The config that the options of `add_config` mean for a model; None: none was asked for."""
     from codtdq.resolve import open_config
@@ -245,7 +273,5 @@ def print_json(data: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in lines)
+    """Left-aligned columns; on a terminal they fit it."""
+    return columns(header, rows, terminal_width())

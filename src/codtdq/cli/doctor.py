@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from codtdq.cli.common import print_json, verb
+from codtdq.cli.common import describe, print_json
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(verbs, "doctor", "show versions, processor and backends", ["", "--json"])
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(parser, ["", "--json"])
     parser.set_defaults(run=run)
 
 

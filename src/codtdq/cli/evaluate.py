@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
 
 from codtdq.cli.common import (
     add_calibration,
@@ -11,24 +11,24 @@ from codtdq.cli.common import (
     add_dataset,
     add_model,
     add_postprocess,
+    add_threads,
     add_weights,
+    describe,
     opened_dataset,
     opened_model,
     print_json,
     table,
-    verb,
+    use_threads,
 )
 from codtdq.io import write_json
 
 COLUMNS = ("S", "wF", "E_mean", "E_max", "E_adp", "F_mean", "F_max", "F_adp", "MAE")
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "eval",
-        "score a model on a data set",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "",
             "--preset cod-tdq --dataset camosynth/test-easy",
@@ -39,6 +39,7 @@ def register(verbs: Any) -> None:
     add_model(parser)
     add_weights(parser)
     add_config(parser, None)
+    add_threads(parser)
     add_calibration(parser)
     add_dataset(parser)
     parser.add_argument("--out", metavar="FILE", help="write a JSON result with provenance")
@@ -52,20 +53,30 @@ def run(args: argparse.Namespace) -> None:
     """Evaluate and print one row."""
     from codtdq.errors import ConfigError
     from codtdq.evaluation import evaluate
+    from codtdq.evaluation.provenance import execution_of
 
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
+    use_threads(args)
     model = opened_model(args)
     dataset = opened_dataset(args)
     state = f"{args.out}.partial" if args.out else None
-    result = evaluate(
-        model,
-        dataset,
-        batch_size=args.batch,
-        postprocess=args.postprocess,
-        state_file=state,
-        resume=args.resume,
-    )
+    try:
+        result = evaluate(
+            model,
+            dataset,
+            batch_size=args.batch,
+            postprocess=args.postprocess,
+            state_file=state,
+            resume=args.resume,
+        )
+    except KeyboardInterrupt:
+        if state is None or not Path(state).exists():
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted; finished images are kept in {state}, the same command with --resume "
+            "goes on"
+        ) from None
     data = result.to_dict()
     if args.out:
         write_json(args.out, data, indent=1)
@@ -76,6 +87,7 @@ def run(args: argparse.Namespace) -> None:
     row = [args.model, used["name"] if used else "fp32", dataset.name, str(data["count"])]
     scores = [f"{data['metrics'][key]:.4f}" for key in COLUMNS]
     print(table(["model", "setting", "data set", "images", *COLUMNS], [[*row, *scores]]))
+    print(f"executed: {execution_of(model)}")
     for note in result.notes:
         print(f"note: {note}")
     if args.out:

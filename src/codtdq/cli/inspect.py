@@ -10,25 +10,31 @@ from codtdq.cli.common import (
     DEFAULT_METHOD,
     add_config,
     add_model,
+    describe,
     opened_config,
     print_json,
     table,
-    verb,
 )
+from codtdq.columns import terminal_width
 
 if TYPE_CHECKING:
     from codtdq.engine import BackendRecord
 
 
-def register(verbs: Any) -> None:
-    """Add both verbs."""
-    parser = verb(verbs, "list", "list what the package knows", ["models", "presets --json"])
+DETAILS = ("granularity", "gradients", "made from", "source")  # of methods, for --json
+
+
+def configure_list(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `list`."""
+    describe(parser, ["models", "presets --json"])
     parser.add_argument("what", choices=["models", "methods", "presets", "datasets"])
     parser.set_defaults(run=run_list)
-    parser = verb(
-        verbs,
-        "plan",
-        "show what would be quantized, operator by operator",
+
+
+def configure_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `plan`."""
+    describe(
+        parser,
         [
             "",
             "--model escnet-small --preset w4a4",
@@ -49,7 +55,7 @@ def run_list(args: argparse.Namespace) -> None:
     if args.json:
         print_json(rows)
     else:
-        header = list(rows[0])
+        header = [key for key in rows[0] if key not in DETAILS]
         print(table(header, [[_cell(row[key]) for key in header] for row in rows]))
 
 
@@ -59,6 +65,7 @@ def run_plan(args: argparse.Namespace) -> None:
     from codtdq.engine import predict_backend
     from codtdq.methods import outline
     from codtdq.models import build_model
+    from codtdq.planning.text import format_plan
 
     model = build_model(args.model)
     config = opened_config(model, args)
@@ -75,7 +82,7 @@ def run_plan(args: argparse.Namespace) -> None:
             }
         )
         return
-    print(found)
+    print(format_plan(found, terminal_width()))
     if backend is None:
         print("backend       known once the method is calibrated: its formats follow from images")
     else:

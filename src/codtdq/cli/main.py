@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from codtdq._version import __version__
-from codtdq.cli.registry import register_commands
-from codtdq.engine.cpu import keep_memory
+from codtdq.cli.registry import COMMANDS, Verbs
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
 
@@ -39,8 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="run a Python file first, e.g. one that registers a model of your own",
     )
     parser.add_argument("--version", action="version", version=f"codtdq {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    register_commands(verbs)
+    verbs = parser.add_subparsers(action=Verbs, dest="verb", metavar="VERB", required=True)
+    assert isinstance(verbs, Verbs)
+    for command in COMMANDS:
+        verbs.add_command(command)
     return parser
 
 
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in args.imports:
             import_file(file)
         if argv is None:  # the process is this command's own
+            from codtdq.engine.cpu import keep_memory
+
             keep_memory(_kept_memory(args))
         return run(args) or 0
     except CodtdqError as error:
@@ -64,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = error.strerror or str(error)
         where = f"{error.filename}: " if error.filename else ""
         return _fail(args.verb, f"{where}{what}", 2)
-    except KeyboardInterrupt:
-        return _fail(args.verb, "interrupted; finished work is kept", 130)
+    except KeyboardInterrupt as stop:  # a verb that keeps something says so
+        return _fail(args.verb, str(stop) or "interrupted; nothing is kept", 130)
 
 
 def _kept_memory(args: argparse.Namespace) -> int:

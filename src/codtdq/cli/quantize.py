@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import Any
 
 from codtdq.cli.common import (
     DEFAULT_METHOD,
@@ -13,18 +12,16 @@ from codtdq.cli.common import (
     add_config,
     add_model,
     add_weights,
+    describe,
     opened_model,
     print_json,
-    verb,
 )
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "quantize",
-        "quantize a model and write the packed checkpoint",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "--out small-w4a4",
             "--model cfrn --checkpoint cfrn.pth --calibration photos --out plus",
@@ -46,16 +43,20 @@ def register(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     """Quantize, save, and say what became of it."""
     from codtdq.api import save
+    from codtdq.checkpoint.files import META, WEIGHTS
     from codtdq.operators.record import describe
 
     # what a stopped calibration has finished; a run that ends well leaves nothing
     unfinished = Path(f"{args.out}.unfinished")
     if not args.resume:
         shutil.rmtree(unfinished, ignore_errors=True)
-    quantized = opened_model(args, state_dir=unfinished)
+    try:
+        quantized = opened_model(args, state_dir=unfinished)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_kept(unfinished)) from None
     path = save(quantized, args.out)
     shutil.rmtree(unfinished, ignore_errors=True)
-    size = sum(file.stat().st_size for file in Path(path).iterdir())
+    size = sum((path / name).stat().st_size for name in (WEIGHTS, META))  # others are the user's
     summary = {"out": str(path), "bytes": size, **describe(quantized)}
     if args.json:
         print_json(summary)
@@ -67,3 +68,15 @@ def run(args: argparse.Namespace) -> None:
     )
     bits = summary["bits"]
     print(f"bits per value: weights {bits['weight']:.2f}, activations {bits['activation']:.2f}")
+
+
+def _kept(unfinished: Path) -> str:
+    """What an interrupted calibration leaves, in words."""
+    count = sum(1 for _ in unfinished.rglob("*.safetensors"))
+    if not count:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return "interrupted before anything was finished; nothing is kept"
+    return (
+        f"interrupted; {count} finished parts are kept in {unfinished}, "
+        "the same command with --resume goes on"
+    )

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from codtdq.cli.common import print_json, verb
+from codtdq.cli.common import describe, print_json
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "export-synth",
-        "write camosynth (synthetic) images and masks as PNG files",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         ["--split test-easy --count 50 --out synth", "--split val --count 99 --size 384 --out s"],
     )
     parser.add_argument("--split", default="test-easy", help="camosynth split (default test-easy)")

@@ -11,7 +11,9 @@ from codtdq.data.datasets import (
     open_images,
 )
 from codtdq.data.export import export_synth
-from codtdq.data.folder import ImageFolder, ImageMaskFolder
+from codtdq.data.folder import ImageMaskFolder
+from codtdq.data.images import ImageFolder, ImageList
+from codtdq.data.pairs import PairList
 from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.sample import Sample
 from codtdq.data.splits import SPLITS, TEST_SPLITS
@@ -26,8 +28,10 @@ __all__ = [
     "DatasetInfo",
     "ImageFolder",
     "ImageLike",
+    "ImageList",
     "ImageMaskFolder",
     "JoinedDataset",
+    "PairList",
     "Sample",
     "expand_dataset",
     "export_synth",

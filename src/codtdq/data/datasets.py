@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from codtdq.data.benchmarks import BENCHMARKS, benchmark_named, find_dataset
 from codtdq.data.camosynth import DEFAULT_SIZE, CamoSynth
 from codtdq.data.dataset import Dataset, JoinedDataset, check_limit
-from codtdq.data.folder import ImageFolder, ImageMaskFolder
+from codtdq.data.folder import ImageMaskFolder
+from codtdq.data.images import ImageFolder
 from codtdq.data.splits import SPLITS, TEST_SPLITS
 from codtdq.errors import DataError
 
@@ -73,7 +75,7 @@ def open_dataset(
     spec: a name from `list_datasets` in any case, or the path of a folder (also below root);
         several, with commas between them, are joined.
     root: the folder that holds the benchmarks; needed for their names only.
-    limit: use at most so many images (spread evenly over parts and folders).
+    limit: use the first so many images; of several data sets an even share of each.
     size: side of synthetic images; files keep their own size.
     allow_missing: skip files that cannot be paired, with a note, instead of raising DataError.
     """
@@ -109,9 +111,10 @@ def open_dataset(
 def open_images(
     spec: str, root: Path | str | None = None, *, limit: int | None = None, size: int = DEFAULT_SIZE
 ) -> Dataset:
-    """Open a data set for its images alone: what `open_dataset` takes, and any folder of images.
+    """Open a data set for its images alone: what `open_dataset` takes, and any images.
 
-    A folder is read without its masks, so that none is needed.
+    spec: also a folder of images, which needs no masks, one image, a glob pattern, or several of
+        these with commas between them.
     """
     check_limit(limit)
     names = split_names(spec)
@@ -123,7 +126,7 @@ def open_images(
         return _joined(spec, names, limit, opened)
     if not synthetic(spec) and not (benchmark_named(spec) and root is not None):
         for path in (Path(spec), *([Path(root) / spec] if root is not None else [])):
-            if path.exists():
+            if path.exists() or glob.has_magic(str(path)):
                 return ImageFolder(path, limit=limit)
     return open_dataset(spec, root, limit=limit, size=size)
 

@@ -1,25 +1,15 @@
-"""Data sets on disk: a folder of images with masks, or images alone."""
+"""Data sets on disk: a folder of images with masks."""
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from codtdq.data.dataset import check_limit, checked_index
-from codtdq.data.imagefile import (
-    IMAGE_SUFFIXES,
-    is_image_file,
-    list_image_files,
-    read_image,
-    read_mask,
-)
+from codtdq.data.imagefile import IMAGE_SUFFIXES, list_image_files, read_image, read_mask
 from codtdq.data.pairing import describe_problems, pair_files
 from codtdq.data.sample import Sample
 from codtdq.errors import DataError
-
-Item = TypeVar("Item")
 
 # Folder names in use, images and masks, most specific first: SINet and most of COD; COD10K as
 # released; BiRefNet and DIS; other segmentation data.
@@ -37,8 +27,7 @@ class ImageMaskFolder:
     root: holds one of LAYOUTS (any case), unless images_dir and masks_dir name its two folders.
     name: shown in reports; the folder's own name by default.
     keep: which file stems belong to the data set; all by default.
-    limit: use only so many images, spread evenly over the sorted names, because the benchmarks
-        sort by category and the first few would be all of one kind.
+    limit: use only the first so many images, in the order of their names.
     allow_missing: skip what cannot be paired and say so in `notes` instead of raising DataError.
 
     Pairs and sizes are checked here from file headers; pixels are decoded on access.
@@ -82,7 +71,7 @@ class ImageMaskFolder:
                 f"{' '.join(IMAGE_SUFFIXES)}, paired by name)"
             )
         self.found = len(pairs)
-        self._pairs = _spread(pairs, limit)
+        self._pairs = pairs[:limit]
         if len(self._pairs) < self.found:
             self.notes.append(f"{self.name}: {len(self._pairs)} of {self.found} images used")
 
@@ -96,37 +85,6 @@ class ImageMaskFolder:
     def names(self) -> list[str]:
         """Return the file stems in order."""
         return [pair.name for pair in self._pairs]
-
-
-class ImageFolder:
-    """Images without masks, for prediction: one file, a folder, or a glob pattern.
-
-    A folder without images of its own but with an Imgs or Image folder stands for that one.
-    """
-
-    def __init__(
-        self, source: Path | str, *, name: str | None = None, limit: int | None = None
-    ) -> None:
-        check_limit(limit)
-        self.files = _find_images(source)
-        self.name = name or Path(source).stem or "images"
-        self.notes: list[str] = []
-        _check_unique(self.files)
-        found = len(self.files)
-        self.files = _spread(self.files, limit)
-        if len(self.files) < found:
-            self.notes.append(f"{self.name}: {len(self.files)} of {found} images used")
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Sample:
-        path = self.files[checked_index(index, len(self))]
-        return Sample(path.stem, read_image(path))
-
-    def names(self) -> list[str]:
-        """Return the file stems in order."""
-        return [path.stem for path in self.files]
 
 
 def find_layout(root: Path) -> tuple[Path, Path] | None:
@@ -167,44 +125,3 @@ def _resolve_folders(
         inside = ", ".join(path.name for path in child_folders(root).values()) or "none"
         raise DataError(f"{root}: needs one of {accepted} (any case); folders found: {inside}")
     return layout
-
-
-def _find_images(source: Path | str) -> list[Path]:
-    path = Path(source)
-    if path.is_file():
-        if not is_image_file(path):
-            raise DataError(f"{path}: not an image file; accepted: {' '.join(IMAGE_SUFFIXES)}")
-        return [path]
-    if path.is_dir():
-        files = list_image_files(path)
-        folders = {} if files else child_folders(path)
-        for images, _ in LAYOUTS:
-            if images.lower() in folders:
-                files = files or list_image_files(folders[images.lower()])
-    elif glob.has_magic(str(source)):
-        matches = glob.glob(str(source), recursive=True)
-        files = sorted(Path(match) for match in matches if is_image_file(Path(match)))
-    else:
-        raise DataError(f"{path}: no such file or folder; give an image, a folder or a pattern")
-    if not files:
-        raise DataError(f"{path}: holds no image; accepted: {' '.join(IMAGE_SUFFIXES)}")
-    return files
-
-
-def _check_unique(files: Sequence[Path]) -> None:
-    """Refuse two images of one stem: their predictions would overwrite each other."""
-    seen: dict[str, Path] = {}
-    for path in files:
-        if path.stem in seen:
-            raise DataError(
-                f"{seen[path.stem]} and {path} share the name {path.stem!r}, so their predictions "
-                "would overwrite each other; rename one"
-            )
-        seen[path.stem] = path
-
-
-def _spread(items: list[Item], limit: int | None) -> list[Item]:
-    """Take `limit` items at even distances, in order."""
-    if limit is None or limit >= len(items):
-        return items
-    return [items[position * len(items) // limit] for position in range(limit)]

@@ -1,8 +1,9 @@
 """Reading image and mask files; every failure becomes a DataError of one line.
 
-EXIF orientation is deliberately ignored: masks were drawn on the stored pixel grid and carry no
-EXIF themselves, so turning only the image would break the pair, and published results were
-computed on the stored grid.
+Where an image comes with a mask, its EXIF orientation is ignored: masks were drawn on the stored
+pixel grid and carry no EXIF themselves, so turning only the image would break the pair, and
+published results were computed on the stored grid. An image that comes alone is turned upright, as
+every viewer shows it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from codtdq.errors import DataError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 # What PIL raises for damaged files, depending on the format and on where the damage is.
 PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
 
@@ -46,8 +47,16 @@ def header_size(path: Path) -> tuple[int, int]:
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:
-    """Decode an image file: uint8 [H, W, 3], RGB; transparency is dropped."""
+    """Decode an image file as it is stored: uint8 [H, W, 3], RGB; transparency is dropped.
+
+    Of an animation or a file of several pages it is the first picture.
+    """
     return _decode(path, "RGB")
+
+
+def read_upright(path: Path) -> NDArray[np.uint8]:
+    """Decode an image file as `read_image` does, turned as its EXIF orientation says."""
+    return _decode(path, "RGB", upright=True)
 
 
 def read_mask(path: Path) -> NDArray[np.uint8]:
@@ -69,10 +78,10 @@ def read_map(path: Path) -> NDArray[np.uint8]:
     return _decode(path, "L")
 
 
-def _decode(path: Path, mode: str) -> NDArray[np.uint8]:
+def _decode(path: Path, mode: str, *, upright: bool = False) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
-            return eight_bit(image, mode, path)
+            return eight_bit(ImageOps.exif_transpose(image) if upright else image, mode, path)
     except PIL_ERRORS as error:
         raise DataError(
             f"{path}: cannot be decoded ({_reason(error)}); replace the file or remove it"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
-from codtdq.data.imagefile import PIL_ERRORS, eight_bit, read_image
+from codtdq.data.imagefile import PIL_ERRORS, eight_bit, read_upright
 from codtdq.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ ACCEPTED = "a path, a PIL image, an array [H, W, 3], or a tensor [3, H, W]"
 def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
     """The pixels of a picture: uint8 [H, W, 3], RGB.
 
-    image: a file; a PIL image; an array [H, W, 3], [H, W, 4] or [H, W] (gray); a tensor [3, H, W]
-        or [H, W, 3], of which [3, H, 3] is taken as the former. Arrays and tensors hold uint8, or
-        floats from 0 to 1. Transparency is dropped: what lies below it was photographed.
+    image: a file; a PIL image; an array [H, W, 3], [H, W, 4] or [H, W] (gray, also [H, W, 1]); a
+        tensor of these shapes or with the channels first, of which [3, H, 3] is taken as the
+        latter. Arrays and tensors hold uint8, or floats from 0 to 1. Transparency is dropped:
+        what lies below it was photographed. Files and PIL images are turned upright.
     """
     if isinstance(image, str | Path):
-        return read_image(Path(image))
+        return read_upright(Path(image))
     if isinstance(image, Image.Image):
         return _of_pil(image)
     if _is_tensor(image):
@@ -42,7 +43,7 @@ def _of_pil(image: Image.Image) -> NDArray[np.uint8]:
     if not all(image.size):
         raise DataError(f"image is empty: {image.size[0]} x {image.size[1]} pixels")
     try:
-        return eight_bit(image, "RGB", "image")
+        return eight_bit(ImageOps.exif_transpose(image), "RGB", "image")
     except PIL_ERRORS as error:  # PIL decodes late: the file may be damaged or closed
         raise DataError(f"image cannot be decoded ({error}); open it again") from error
 
@@ -56,26 +57,30 @@ def _is_tensor(image: object) -> TypeGuard[Tensor]:
 def _of_tensor(image: Tensor) -> NDArray[np.uint8]:
     shape = list(image.shape)
     if len(shape) == 4:
-        raise DataError(f"image is a batch {shape}; pass one picture of it, image[0]")
-    if len(shape) != 3 or 3 not in (shape[0], shape[2]):
-        raise DataError(f"image is a tensor {shape}; accepted: [3, H, W] or [H, W, 3]")
+        raise DataError(
+            f"image is a batch {shape}; pass one picture of it, image[0], or list(image)"
+        )
+    if len(shape) not in (2, 3):
+        raise DataError(f"image is a tensor {shape}; accepted: [3, H, W], [H, W, 3] or [H, W]")
     plain = image.detach().cpu()
     if plain.is_floating_point():
         plain = plain.double()  # numpy has no bfloat16
-    return _of_array((plain.permute(1, 2, 0) if shape[0] == 3 else plain).numpy(), "a tensor")
+    if len(shape) == 3 and (shape[0] == 3 or (shape[0] in (1, 4) and shape[2] not in (3, 4))):
+        plain = plain.permute(1, 2, 0)
+    return _of_array(plain.numpy(), "a tensor")
 
 
 def _of_array(image: NDArray[Any], what: str) -> NDArray[np.uint8]:
     shape = list(image.shape)
-    if not (image.ndim == 2 or (image.ndim == 3 and shape[2] in (3, 4))):
+    if not (image.ndim == 2 or (image.ndim == 3 and shape[2] in (1, 3, 4))):
         hint = "; transpose it: image.transpose(1, 2, 0)" if shape[:1] == [3] else ""
         raise DataError(
             f"image is {what} {shape}; accepted: [H, W, 3], [H, W, 4] or [H, W] (gray){hint}"
         )
     if not image.size:
         raise DataError(f"image is empty: {what} {shape}")
-    if image.ndim == 2:
-        image = np.repeat(image[..., None], 3, axis=2)
+    if image.ndim == 2 or shape[2] == 1:
+        image = np.repeat(image.reshape(shape[0], shape[1], 1), 3, axis=2)
     return np.ascontiguousarray(_codes(image[..., :3], what))
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from codtdq.data.dataset import Dataset
+from codtdq.data.datasets import open_images
+from codtdq.data.images import ImageList
 from codtdq.data.transforms import to_input
 from codtdq.evaluation.predict import info_of
 
@@ -44,3 +50,21 @@ class CalibrationImages:
     def _input(self, index: int) -> Tensor:
         info = self._info
         return to_input(self._dataset[index].image, info.input_size, info.mean, info.std)
+
+
+def calibration_batches(model: nn.Module, calibration: Any) -> Any:
+    """Batches of whatever a user calibrates with.
+
+    calibration: the name of a data set, a folder, a file or a glob pattern; a data set; or a list
+        of files, PIL images or arrays. Anything else is taken for batches, and returned.
+    """
+    if isinstance(calibration, str | Path):
+        images = open_images(str(calibration), limit=CALIBRATION_IMAGES)
+        return CalibrationImages(model, images)
+    if isinstance(calibration, Dataset):
+        return CalibrationImages(model, calibration)
+    pictures = (str, Path, Image, np.ndarray)
+    if isinstance(calibration, list | tuple) and calibration:
+        if all(isinstance(item, pictures) for item in calibration):
+            return CalibrationImages(model, ImageList(calibration))
+    return calibration

@@ -6,10 +6,11 @@ data set, so that a result never depends on timing.
 
 from __future__ import annotations
 
+import html
 import json
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from codtdq.data.dataset import Dataset
+from codtdq.data.datasets import open_dataset
+from codtdq.data.pairs import PairList
+from codtdq.data.pixels import ImageLike
 from codtdq.data.sample import Sample
 from codtdq.data.transforms import to_input
-from codtdq.errors import DataError
+from codtdq.errors import ConfigError, DataError
 from codtdq.evaluation.batching import batch_size_for
 from codtdq.evaluation.masks import to_mask
 from codtdq.evaluation.predict import info_of, mask_logits
@@ -33,10 +37,11 @@ from codtdq.metrics import MetricSuite
 from codtdq.models.registry import ModelInfo
 from codtdq.progress import Progress
 
+SHOWN = ("S", "wF", "E_mean", "F_max", "MAE")  # where there is room for a few scores
 SAVE_SECONDS = 15.0  # how often a resumable run writes its state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvalResult:
     """Scores of a model on a data set, with all that is needed to trust them.
 
@@ -69,11 +74,25 @@ class EvalResult:
             "per_image": self.per_image,
         }
 
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{key} {self.metrics[key]:.4f}" for key in SHOWN)
+        return f"EvalResult({self.dataset}, {int(self.metrics['count'])} images: {scores})"
+
+    def _repr_html_(self) -> str:
+        cells = {"data set": self.dataset, "images": str(int(self.metrics["count"]))}
+        cells |= {key: f"{self.metrics[key]:.4f}" for key in SHOWN}
+        head = "".join(f"<th>{key}</th>" for key in cells)
+        body = "".join(f"<td>{html.escape(value)}</td>" for value in cells.values())
+        notes = "".join(f"<p>note: {html.escape(note)}</p>" for note in self.notes)
+        return f"<table><tr>{head}</tr><tr>{body}</tr></table>{notes}"
+
 
 def evaluate(
     model: nn.Module,
-    dataset: Dataset,
+    dataset: Dataset | str | Path | Iterable[Sequence[ImageLike]],
     *,
+    data_root: str | Path | None = None,
+    limit: int | None = None,
     batch_size: int | None = None,
     postprocess: str | None = None,
     input_size: int | None = None,
@@ -82,10 +101,14 @@ def evaluate(
 ) -> EvalResult:
     """Score a model on a data set with masks.
 
+    dataset: a data set; the name of one, or a folder, as `codtdq.data.open_dataset` takes it; or
+        pairs (image, mask), each a file, a PIL image, an array or a tensor.
+    data_root, limit: for a name: the folder of the benchmarks; use the first so many images.
     batch_size: images per forward pass; by default as many as leave every result unchanged.
     postprocess: "sigmoid", "sigmoid-minmax" or "binary"; by default the model's own.
     state_file: where an interrupted run keeps its finished images; `resume=True` goes on from it.
     """
+    dataset = _opened(dataset, data_root, limit)
     if len(dataset) == 0:
         raise DataError(f"data set {dataset.name!r} has no images")
     info = info_of(model, input_size)
@@ -126,6 +149,25 @@ def evaluate(
         resumed,
         suite,
     )
+
+
+def _opened(
+    dataset: Dataset | str | Path | Iterable[Sequence[ImageLike]],
+    root: str | Path | None,
+    limit: int | None,
+) -> Dataset:
+    if isinstance(dataset, str | Path):
+        return open_dataset(str(dataset), root, limit=limit)
+    if isinstance(dataset, Dataset):
+        if limit is not None:
+            raise ConfigError("limit goes with the name of a data set; open yours with a limit")
+        return dataset
+    if not isinstance(dataset, Iterable):
+        raise ConfigError(
+            f"dataset is a {type(dataset).__name__}; accepted: a data set, the name of one, a "
+            "folder, or pairs (image, mask)"
+        )
+    return PairList(dataset, limit=limit)
 
 
 def _run(

@@ -1,19 +1,25 @@
-"""One image in, one mask out; and the forward pass that evaluation shares."""
+"""Images in, masks out; and the forward pass that evaluation shares."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from glob import has_magic
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
 from torch import Tensor, nn
 
+from codtdq.data.dataset import Dataset
+from codtdq.data.images import ImageFolder, ImageList
 from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError
-from codtdq.evaluation.masks import to_mask
+from codtdq.evaluation.masks import Mask, Masks, to_mask
 from codtdq.models.registry import ModelInfo, first_output
 
 
@@ -42,20 +48,73 @@ def mask_logits(model: nn.Module, info: ModelInfo, inputs: Tensor) -> Tensor:
         return info.mask_logits(model(inputs.to(tensor.device))).cpu()
 
 
+@overload
 def predict(
     model: nn.Module,
-    image: ImageLike,
+    images: Image | NDArray[Any] | Tensor,
+    *,
+    postprocess: str | None = ...,
+    threshold: float | None = ...,
+    input_size: int | None = ...,
+) -> Mask: ...
+@overload
+def predict(
+    model: nn.Module,
+    images: str | Path,
+    *,
+    postprocess: str | None = ...,
+    threshold: float | None = ...,
+    input_size: int | None = ...,
+) -> Any: ...
+@overload
+def predict(
+    model: nn.Module,
+    images: Dataset | Sequence[ImageLike],
+    *,
+    postprocess: str | None = ...,
+    threshold: float | None = ...,
+    input_size: int | None = ...,
+) -> Masks: ...
+def predict(
+    model: nn.Module,
+    images: Any,
     *,
     postprocess: str | None = None,
+    threshold: float | None = None,
     input_size: int | None = None,
-) -> NDArray[np.uint8]:
-    """Segment one image; returns a uint8 mask [H, W] of its size.
+) -> Any:
+    """Segment one image, or several; returns a uint8 mask [H, W] of its size, or a list of them.
 
-    image: a file, a PIL image, an array [H, W, 3], [H, W, 4] or [H, W], or a tensor [3, H, W] or
-        [H, W, 3]; uint8, or float from 0 to 1. Transparency is dropped.
+    images: one image: a file, a PIL image, an array [H, W, 3], [H, W, 4] or [H, W], or a tensor of
+        these shapes or with the channels first; uint8, or float from 0 to 1; transparency is
+        dropped. Or several: a folder, a glob pattern, a data set, or a list of the former.
+    threshold: part of the full range from which a pixel is the object: a mask of 0 and 255.
     postprocess, input_size: instead of those that the model declares.
     """
-    return predict_batch(model, [image], postprocess=postprocess, input_size=input_size)[0]
+    options: dict[str, Any] = {
+        "postprocess": postprocess,
+        "threshold": threshold,
+        "input_size": input_size,
+    }
+    several = _several(images)
+    if several is None:
+        return predict_batch(model, [images], **options)[0]
+    samples = (several[index] for index in range(len(several)))
+    masks = [predict_batch(model, [sample.image], **options)[0] for sample in samples]
+    return Masks(masks, several.names())
+
+
+def _several(images: Any) -> Dataset | None:
+    """The data set that several images are; None: it is one image."""
+    if isinstance(images, Dataset):
+        return images
+    if isinstance(images, str | Path):
+        path = Path(images)
+        folder = path.is_dir() or (not path.exists() and has_magic(str(images)))
+        return ImageFolder(images) if folder else None
+    if isinstance(images, Iterable) and not isinstance(images, Tensor | np.ndarray | Image):
+        return ImageList(images)
+    return None
 
 
 def predict_batch(
@@ -63,8 +122,9 @@ def predict_batch(
     images: Sequence[ImageLike],
     *,
     postprocess: str | None = None,
+    threshold: float | None = None,
     input_size: int | None = None,
-) -> list[NDArray[np.uint8]]:
+) -> list[Mask]:
     """Segment several images of any kinds and sizes in one forward pass."""
     info = info_of(model, input_size)
     size = input_size or info.input_size
@@ -73,4 +133,4 @@ def predict_batch(
     logits = mask_logits(model, info, inputs)
     kind = postprocess or info.postprocess
     shapes = [(each.shape[0], each.shape[1]) for each in pixels]
-    return [to_mask(one, shape, kind) for one, shape in zip(logits, shapes)]
+    return [to_mask(one, shape, kind, threshold) for one, shape in zip(logits, shapes)]

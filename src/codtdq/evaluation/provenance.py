@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 import torch
@@ -36,3 +37,20 @@ def provenance(model: nn.Module) -> dict[str, Any]:
         "backend": backend.to_dict() if backend else None,
         "environment": environment(),
     }
+
+
+def execution_of(model: nn.Module) -> str:
+    """How a model is executed, for people: native or simulated, how many operators, and why."""
+    record = backend_of(model)
+    if not is_quantized(model):
+        return "float32"
+    if record is None or not record.native:
+        reason = "" if record is None else f" ({record.reason})"
+        return f"simulated in PyTorch{reason}"
+    native, simulated = len(record.native), len(record.fallbacks)
+    text = f"native int4 ({record.instruction_set}), {native} operators"
+    if not simulated:
+        return text
+    (reason, count), *others = Counter(record.fallbacks.values()).most_common()
+    more = f", and {simulated - count} for other reasons" if others else ""
+    return f"{text}; {simulated} simulated ({reason}{more})"

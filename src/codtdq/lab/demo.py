@@ -1,10 +1,11 @@
-"""The whole story on what comes with the package: two small models, synthetic scenes, 9 settings.
+"""The whole story on what comes with the package: two small models, synthetic scenes, ten settings.
 
 Everything printed is measured in this run; nothing is stored beforehand.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
 from codtdq.engine import backend_of, use_backend
 from codtdq.environment import environment
+from codtdq.errors import DataError
 from codtdq.evaluation import CalibrationImages, LayerLoss, evaluate, layer_losses, predict
 from codtdq.io import atomic_path
 from codtdq.lab.bench.speed.timing import interleaved, speedup
@@ -72,6 +74,8 @@ def run_demo(
     say: Callable[[str], None] = lambda text: None,
 ) -> DemoResult:
     """Quantize and score both small models; write `demo.png` to `out` unless it is None."""
+    if out is not None:
+        _check_folder(Path(out))  # before minutes of work
     start = time.perf_counter()
     result = DemoResult(images)
     rows: list[MaskRow] = []
@@ -103,6 +107,16 @@ def run_demo(
             mask_grid(rows).save(temporary, format="PNG")
     result.seconds = time.perf_counter() - start
     return result
+
+
+def _check_folder(out: Path) -> None:
+    """Fail as the picture would, now: a file in the place of the folder, or no right to write."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise DataError(f"--out {out} cannot be written ({error.strerror})") from error
 
 
 def _quantized(model: nn.Module, setting: str) -> nn.Module:

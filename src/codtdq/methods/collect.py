@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.methods.workbench import Workbench, count_images
+from codtdq.methods.workbench import Workbench, count_images, count_used
 from codtdq.operators.observing import observing, run_batches, run_model
 from codtdq.operators.tokens import input_tokens
 from codtdq.planning.plan import Site
@@ -138,7 +138,7 @@ def observe(
     Streaming searches add up the error of each candidate in `see`; nothing is kept.
     """
     chosen = {site.name: site for site in sites}
-    total = images or count_images(bench.calibration) or None
+    total = count_used(bench.calibration, images)
     modules = {name: site.module for name, site in chosen.items()}
     with observing(modules, lambda name, module, x, y: see(chosen[name], x, y)):
         run_batches(bench.model, bench.batches(images), label, total)

@@ -22,6 +22,7 @@ from codtdq.operators.conversion import (
     round_floats,
     working_copy,
 )
+from codtdq.operators.foreign import with_linears
 from codtdq.operators.quantized import quant_operators
 from codtdq.operators.record import (
     RECORD,
@@ -59,14 +60,15 @@ def quantize_model(
     if is_quantized(model):
         raise ConfigError("the model is quantized already; quantize the float model instead")
     method = method_of(config)
-    plan = make_plan(model, config)
-    architecture = architecture_of(model)
-    check_weights(model, plan)
     used = _calibration(method, config, calibration)
     if inplace and not method.keeps_weights:
         raise ConfigError(f"{config.name} changes weights on the way; inplace=True is not possible")
     if config.fold_norms and method.keeps_weights:
         raise ConfigError(f"{config.name} keeps float weights as they are; set fold_norms=False")
+    architecture = architecture_of(model)
+    model = with_linears(model, inplace=inplace)
+    plan = make_plan(model, config)
+    check_weights(model, plan)
     work = model if inplace else _copy(model, plan, method)
     bench = Workbench(
         work,
@@ -115,6 +117,7 @@ def outline(
     from their calibration, the plan tells widths only and there is no copy.
     """
     method = method_of(config)
+    model = with_linears(model)
     plan = make_plan(model, config)
     if method.sketch is None or image is None:
         return plan, None

@@ -162,3 +162,9 @@ def count_images(batches: Iterable[Any] | None) -> int:
         return len(batches)  # type: ignore[arg-type]
     except TypeError:
         return 0
+
+
+def count_used(batches: Iterable[Any] | None, images: int | None) -> int | None:
+    """How many images a pass over at most `images` of them sees; None where that is not known."""
+    found = count_images(batches)
+    return (min(found, images) if images else found) if found else images

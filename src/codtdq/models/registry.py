@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from codtdq.environment import install_hint
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.models.skeleton import without_parameters
 
@@ -104,8 +105,7 @@ def check_installed(name: str) -> None:
     needed = model_info(name).requires
     if needed is not None and importlib.util.find_spec(needed) is None:
         raise UnsupportedError(
-            f"{name} is built by {needed}, which is not installed; "
-            f"run pip install 'codtdq[{needed}]'"
+            f"{name} is built by {needed}, which is not installed; run {install_hint(needed)}"
         )
 
 
@@ -142,6 +142,12 @@ def create_model(
                 "or pretrained=False for random weights"
             )
         checkpoint = shipped_weights(info.weights)
+        if not checkpoint.is_file():  # a wheel has what the demo needs
+            raise ConfigError(
+                f"the weights of {name} are not in this installation: they lie in the project's "
+                f"repository, at src/codtdq/weights/{info.weights}; pass that file as the "
+                "checkpoint, or install from a checkout with pip install -e ."
+            )
     model = build_model(name)
     if checkpoint is not None:
         load_checkpoint(model, checkpoint, architecture=name)

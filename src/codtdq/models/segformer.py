@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from codtdq.declarations import Declaration, declare
+from codtdq.environment import install_hint
 from codtdq.errors import UnsupportedError
 from codtdq.models.registry import register_model
 
@@ -49,7 +50,7 @@ def _build_network(config: dict[str, Any]) -> nn.Module:
     if not hasattr(library, "SegformerStage"):
         raise UnsupportedError(
             f"SegFormer needs transformers 5.22 or newer, {transformers.__version__} is installed; "
-            "run pip install --upgrade 'codtdq[transformers]'"
+            f"run {install_hint('transformers')}"
         )
     network = library.SegformerForSemanticSegmentation(transformers.SegformerConfig(**config))
     for module in network.modules():
@@ -68,5 +69,5 @@ def _build_network(config: dict[str, Any]) -> nn.Module:
     source="Xie et al.: SegFormer, NeurIPS 2021; module of Hugging Face transformers",
 )
 def segformer_small() -> nn.Module:
-    """SegFormer at a size that trains on a CPU; needs codtdq[transformers]."""
+    """SegFormer at a size that trains on a CPU; needs the extra `transformers`."""
     return SegFormer(SMALL_CONFIG)

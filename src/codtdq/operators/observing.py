@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
-from codtdq.progress import track
+from codtdq.progress import Progress
 
 See = Callable[[str, nn.Module, Tensor, Tensor], None]  # (name, module, input, output)
 
@@ -43,6 +43,7 @@ def run_batches(
     """Run the model over the batches, without gradients and in eval mode, which is undone after.
 
     A batch is whatever the model takes: a tensor, a tuple of arguments or a dict of keywords.
+    total: how many images there are, if that is known; else batches are counted.
     """
     if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
         raise CalibrationError(
@@ -52,8 +53,8 @@ def run_batches(
     count = 0
     try:
         model.eval()
-        with torch.no_grad():
-            for batch in track(batches, label, total):
+        with torch.no_grad(), Progress(label, _known(batches, total)) as bar:
+            for batch in batches:
                 try:
                     run_model(model, batch)
                 except (RuntimeError, TypeError, ValueError) as error:
@@ -62,11 +63,21 @@ def run_batches(
                         f"calibration batch {count} does not fit the model: {text}"
                     ) from error
                 count += 1
+                bar.step(_images(batch) if total else 1)
     finally:
         for module, training in modes.items():
             module.training = training  # frozen parts of a model in training stay frozen
     if count == 0:
         raise CalibrationError("calibration got no batches; pass at least one")
+
+
+def _known(batches: Iterable[Any], total: int | None) -> int | None:
+    return total or (len(batches) if isinstance(batches, Sized) else None)
+
+
+def _images(batch: Any) -> int:
+    """Images of a batch; what is no tensor counts as one."""
+    return len(batch) if isinstance(batch, Tensor) else 1
 
 
 def run_model(model: nn.Module, batch: Any) -> Any:

@@ -203,9 +203,11 @@ class QuantPlan:
         low = [site for site in self.sites if site.weight is not None]
         acts = [site.effective_act_bits for site in self.sites if site.activation is not None]
         blocks = FLOAT_BITS[self.config.float_storage] / 8
-        stored = self.other_parameters * blocks
-        for site in self.sites:
-            stored += site.parameters * blocks if site.in_blocks else site.packed_bytes
+        low_bytes = sum(site.packed_bytes for site in low)
+        float_bytes = self.other_parameters * blocks
+        for site in (site for site in self.sites if site.weight is None):
+            float_bytes += site.parameters * blocks if site.in_blocks else site.packed_bytes
+        stored = low_bytes + float_bytes
         count = self.parameters
         low_count = sum(site.parameters for site in low)
         return {
@@ -215,9 +217,8 @@ class QuantPlan:
             "quantized_parameters": low_count,
             "fp32_bytes": 4 * count,
             "packed_bytes": int(stored),
-            "bits_per_weight": 8 * sum(s.packed_bytes for s in low) / max(low_count, 1)
-            if low
-            else 32.0,
+            "float_bytes": int(float_bytes),  # of the packed ones
+            "bits_per_weight": 8 * low_bytes / max(low_count, 1) if low else 32.0,
             "bits_per_activation": sum(acts) / len(acts) if acts else 32.0,
         }
 
@@ -242,6 +243,11 @@ class QuantPlan:
         return format_plan(self)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from codtdq.planning.text import plan_html
+
+        return plan_html(self)
 
 
 def _changed(record: Any) -> dict[str, Any]:

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from html import escape
+
+from codtdq.columns import columns
 from codtdq.planning.plan import QuantPlan, Site
 from codtdq.schemes.projected import input_label
 from codtdq.schemes.symmetric import weight_label
 
+HEADER = ("operator", "type", "role", "shape", "weights", "activations")
 
-def format_plan(plan: QuantPlan) -> str:
-    """The table that `print(plan)` shows."""
+
+def format_plan(plan: QuantPlan, width: int | None = None) -> str:
+    """The table that `print(plan)` shows; width: of the terminal that it has to fit."""
+    totals = (f"{key:<13} {text}" for key, text in summary(plan).items())
+    return "\n".join([columns(HEADER, _rows(plan), width), "", *totals])
+
+
+def plan_html(plan: QuantPlan) -> str:
+    """The same for a notebook: the totals, and the operators behind a fold."""
+    totals = "".join(
+        f"<tr><th>{key}</th><td style='text-align:left'>{escape(text)}</td></tr>"
+        for key, text in summary(plan).items()
+    )
+    head = "".join(f"<th>{title}</th>" for title in HEADER)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in _rows(plan)
+    )
+    return (
+        f"<table>{totals}</table><details><summary>{len(plan)} operators</summary>"
+        f"<table><tr>{head}</tr>{body}</table></details>"
+    )
+
+
+def _rows(plan: QuantPlan) -> list[tuple[str, ...]]:
     blocks = plan.config.float_storage == "block8"
-    rows = [_row(site, blocks, plan.config.plans_formats) for site in plan.sites]
-    header = ("operator", "type", "role", "shape", "weights", "activations")
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in [header, *rows]
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*lines, *_summary(plan)])
+    return [_row(site, blocks, plan.config.plans_formats) for site in plan.sites]
 
 
 def _row(site: Site, blocks: bool, planned: bool) -> tuple[str, ...]:
@@ -53,7 +75,8 @@ def _activations(site: Site, planned: bool) -> str:
     return input_label(site.activation, site.static)
 
 
-def _summary(plan: QuantPlan) -> list[str]:
+def summary(plan: QuantPlan) -> dict[str, str]:
+    """The totals in words, by what they are of."""
     totals = plan.totals()
     known = plan.config.plans_formats or any(site.act_cost or site.weight_cost for site in plan)
     effective = (
@@ -62,14 +85,14 @@ def _summary(plan: QuantPlan) -> list[str]:
     )
     share = totals["quantized_parameters"] / max(totals["parameters"], 1)
     ratio = totals["fp32_bytes"] / max(totals["packed_bytes"], 1)
-    return [
-        "",
-        f"config        {plan.config.name}",
-        f"operators     {totals['quantized_operators']} of {totals['operators']} quantized",
-        f"parameters    {totals['parameters']:,} ({share:.1%} in low-bit weights)",
-        f"other         {plan.other_parameters:,} parameters (biases, norms, tables) stay float, "
+    float_share = totals["float_bytes"] / max(totals["packed_bytes"], 1)
+    return {
+        "config": plan.config.name,
+        "operators": f"{totals['quantized_operators']} of {totals['operators']} quantized",
+        "parameters": f"{totals['parameters']:,} ({share:.1%} in low-bit weights)",
+        "other": f"{plan.other_parameters:,} parameters (biases, norms, tables) stay float, "
         f"stored as {'8-bit blocks' if plan.config.float_storage == 'block8' else 'FP32'}",
-        f"size          {totals['packed_bytes'] / 2**20:.2f} MiB packed, "
-        f"{totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
-        f"effective     {effective if known else 'known once the method has chosen its formats'}",
-    ]
+        "size": f"{totals['packed_bytes'] / 2**20:.2f} MiB packed ({float_share:.1%} of it stays "
+        f"float), {totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
+        "effective": effective if known else "known once the method has chosen its formats",
+    }

@@ -169,4 +169,4 @@ def test_ray_missing_is_one_line_with_the_command(monkeypatch, tmp_path, capsys)
         )
         == 2
     )
-    assert "pip install 'codtdq[ray]'" in capsys.readouterr().err
+    assert "pip install 'ray" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_without_matplotlib_the_extra_is_named():
         "except UnsupportedError as error: print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "pip install 'codtdq[figures]'" in out.stdout and out.stdout.count("\n") == 1
+    assert "pip install 'matplotlib" in out.stdout and out.stdout.count("\n") == 1
 
 
 def test_hyperparameter_lines_hold_the_others_at_the_default():
@@ -254,3 +254,25 @@ def test_figures_without_their_data_are_left_out(diagnosis):
     bare = handmade()
     bare.gallery, bare.samples, bare.weight_samples = [], [], []
     assert [drawn.name for drawn in draw_figures(bare)] == ["projection", "layer-profile"]
+
+
+def test_a_method_has_one_colour_and_style_in_all_figures(diagnosis):
+    def looks(figure):
+        handles = figure.legends[0].legend_handles
+        names = [item.get_text() for item in figure.legends[0].get_texts()]
+        return {n: (h.get_color(), h.get_linestyle()) for n, h in zip(names, handles)}
+
+    first = diagnosis.methods[1]
+    fewer = [replace(m, layers=type(m.layers)()) if m is first else m for m in diagnosis.methods]
+    whole = looks(layer_profile(diagnosis.methods))
+    assert len({colour for colour, _ in whole.values()}) == len(whole) >= 3
+    for figure in (projection(diagnosis.methods), projection(fewer), layer_profile(fewer)):
+        for name, look in looks(figure).items():
+            assert look == whole[name], name
+
+
+def test_the_legend_of_the_profile_shows_lines_with_their_markers(diagnosis):
+    figure = layer_profile(diagnosis.methods)
+    axes = figure.axes[0]
+    dots = [line.get_marker() for line in lines(axes) if line.get_linestyle() == "None"]
+    assert [handle.get_marker() for handle in figure.legends[0].legend_handles] == dots

@@ -167,3 +167,10 @@ def test_command_says_what_it_wrote_and_what_is_wrong(file, tmp_path, capsys):
     assert not (tmp_path / "x.html").exists()
     with pytest.raises(DataError):
         read_results([tmp_path / "none"])
+
+
+def test_the_legend_of_the_scatter_shows_its_dots(page):
+    look = """[...document.querySelectorAll('#%s circle')].map(c => c.getAttribute('fill'))"""
+    drawn = set(page.run(look % "scatter"))
+    assert page.run(look % "scatter-legend") == sorted(drawn) and len(drawn) == len(DATASETS)
+    assert page.run("document.querySelectorAll('#scatter-legend line').length") == 0

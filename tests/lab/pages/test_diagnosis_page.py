@@ -208,3 +208,30 @@ def test_a_diagnosis_without_pictures_has_no_gallery(browser, tmp_path):
     browser.open(file)
     assert browser.errors == [] and not browser.run("document.getElementById('images')")
     assert not browser.run("document.getElementById('figures')")
+
+
+def test_long_names_of_layers_are_cut_in_front(page):
+    look = """(() => { const cell = document.querySelector('#layer-table tbody td.path');
+        cell.style.maxWidth = '60px';
+        const link = cell.querySelector('button'), name = link.querySelector('bdi');
+        const box = link.getBoundingClientRect(), text = name.getBoundingClientRect();
+        return [getComputedStyle(link).direction, link.scrollWidth > link.clientWidth,
+            Math.abs(text.right - box.right) < 2, name.textContent]; })()"""
+    direction, cut, end_is_seen, name = page.run(look)
+    assert (direction, cut, end_is_seen) == ("rtl", True, True)
+    assert name == LAYERS[0][0]
+
+
+def test_a_wide_table_says_that_it_scrolls(text, browser, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(text, encoding="utf-8")
+    browser.open(file, width=390, height=844)
+    cue = "document.querySelector('#layer-table').parentElement.nextElementSibling"
+    browser.run("new Promise((done) => setTimeout(done, 300))")
+    assert browser.run(f"[{cue}.hidden, {cue}.textContent]") == [
+        False,
+        "Scroll sideways for more columns \u2192",
+    ]
+    browser.run("document.querySelector('#layer-table').parentElement.scrollLeft = 1e6")
+    browser.run("new Promise((done) => setTimeout(done, 300))")
+    assert browser.run(f"{cue}.hidden") is True

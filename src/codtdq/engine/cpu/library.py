@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.engine.cpu.interface import ABI_VERSION, CONSTANTS, STRUCTURES, declare
-from codtdq.errors import UnsupportedError
+from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.numerics import acceleration
 
 FILE = "libcodtdq_native.so"
@@ -141,8 +141,9 @@ def _open() -> Any:
     if wish and library.cod_select(wish.encode()):
         names = library.cod_available().decode().replace(" ", ", ")
         why = library.cod_refusal(wish.encode()).decode()
-        raise UnsupportedError(
-            f"{SWITCH}={wish}: no such instruction set here; available: {names} ({wish}: {why})"
+        raise ConfigError(  # asked for by name: nothing else may take its place
+            f"{SWITCH}={wish}: no such instruction set here; available: {names}, or 0 to turn the "
+            f"engine off ({wish}: {why})"
         )
     return library
 

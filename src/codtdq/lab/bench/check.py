@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from codtdq.data import expand_dataset, list_datasets, open_dataset
+from codtdq.data.benchmarks import benchmark_named
 from codtdq.errors import ConfigError
 from codtdq.models import check_installed, list_models, model_info
 
@@ -52,6 +53,8 @@ def open_all(
     images: dict[str, int] = {}
     for spec in (part for given in specs for part in expand_dataset(given)):
         name = canonical.get(spec.lower(), spec)
+        if root is None and benchmark_named(spec) is not None:
+            name = f"./{spec}"  # a folder that only goes by the name of a benchmark
         images[name] = len(open_dataset(spec, root, limit=limit))
         # A worker on another machine has another working directory.
         known = name in canonical.values()

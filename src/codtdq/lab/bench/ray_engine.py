@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from codtdq.environment import install_hint
 from codtdq.errors import UnsupportedError
 from codtdq.lab.bench.cells import Cell, Group
 from codtdq.lab.bench.engine import Report
@@ -41,7 +42,7 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise UnsupportedError(
-                "--engine ray needs Ray, which is not installed; run: pip install 'codtdq[ray]'"
+                f"--engine ray needs Ray, which is not installed; run: {install_hint('ray')}"
             ) from error
         self._ray, self._workers, self._address = ray, workers, address
 

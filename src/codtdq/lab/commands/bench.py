@@ -11,9 +11,8 @@ from codtdq.lab.commands import bench_model, bench_speed
 from codtdq.lab.commands.options import model_file, whole_numbers, words
 
 
-def register(verbs: Any) -> None:
-    """Add the verb and its kinds."""
-    parser = verbs.add_parser("bench", help="measure methods under one protocol")
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the kinds."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     _register_accuracy(kinds)
     bench_speed.register(kinds)
@@ -137,6 +136,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
         print_json([{k: v for k, v in row.items() if k != "per_image"} for row in rows])
     else:
         print(_table(rows))
+        for note in dict.fromkeys(note for row in rows for note in row.get("notes") or ()):
+            print(f"note: {note}")
         print(f"written to {args.out}/results.jsonl")
     if failed:
         print(

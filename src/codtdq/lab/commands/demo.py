@@ -5,22 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from typing import Any
 
-from codtdq.cli.common import print_json, table, verb
+from codtdq.cli.common import describe, positive, print_json, table
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "demo",
-        "quantize and score the two small models that come with codtdq",
-        ["", "--limit 16 --out my-demo"],
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(parser, ["", "--limit 16 --out my-demo"])
     parser.add_argument(
         "--limit",
-        type=int,
+        type=positive,
         default=None,
         metavar="N",
         help="synthetic test images per setting (default 32)",

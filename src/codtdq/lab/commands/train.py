@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from typing import Any
 
-from codtdq.cli.common import print_json, verb
+from codtdq.cli.common import describe, print_json
 
 
-def register(verbs: Any) -> None:
-    """Add the verb."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     from codtdq.lab.training.command import add_train_arguments
 
-    parser = verb(
-        verbs,
-        "train",
-        "train a model; resumable",
+    describe(
+        parser,
         [
             "--out runs/first",
             "--model escnet-small --out e --source camosynth:2 --source pairs:CAMO --holdout 100",

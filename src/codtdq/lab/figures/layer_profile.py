@@ -18,6 +18,7 @@ from codtdq.lab.figures.style import (
     log_axis,
     new_figure,
     panel_title,
+    positions,
     styled,
 )
 
@@ -57,15 +58,16 @@ def layer_profile(methods: Sequence[MethodRecord]) -> Figure:
     shown = [m for m in methods if m.layers and m.method != "fp32"]
     if not shown:
         raise DataError("no method of this diagnosis quantizes a layer; nothing to draw")
-    paint = colours([m.method for m in shown])
+    names = [m.method for m in methods]
+    paint, places = colours(names), positions(names)
     figure = new_figure(height=6.6)
     grid = figure.subplots(4, 2, sharex=True)
     for index, ((label, scale, reading), axes) in enumerate(zip(PANELS, grid.flat)):
-        for number, method in enumerate(shown):
+        for method in shown:
             layers = sorted(method.layers, key=lambda layer: layer.order)
             order = [layer.order for layer in layers]
             values = [_drawable(reading(layer), scale) for layer in layers]
-            colour, style = paint[method.method], line_style(number)
+            colour, style = paint[method.method], line_style(places[method.method])
             axes.plot(
                 order,
                 values,
@@ -82,8 +84,9 @@ def layer_profile(methods: Sequence[MethodRecord]) -> Figure:
                 color=colour,
                 linewidth=1.2,
                 linestyle=style["linestyle"],
-                label=method.title,
             )
+            if index == 0:  # the legend shows both, the line and its dots
+                axes.plot([], [], color=colour, label=method.title, **{**style, "markersize": 4})
         if scale == "log" and _any_value(axes):
             log_axis(axes.yaxis)
         if not _any_value(axes):

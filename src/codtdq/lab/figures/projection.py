@@ -18,6 +18,7 @@ from codtdq.lab.figures.style import (
     log_axis,
     new_figure,
     panel_title,
+    positions,
     styled,
 )
 
@@ -37,7 +38,8 @@ def projection(methods: Sequence[MethodRecord], *, tau: float = 1.0, zr: float =
     shown = [m for m in methods if m.layers and m.method != "fp32"]
     if not shown:
         raise DataError("no method of this diagnosis quantizes a layer; nothing to draw")
-    paint = colours([m.method for m in shown])
+    names = [m.method for m in methods]
+    paint, places = colours(names), positions(names)
     figure = new_figure(height=4.4)
     grid = figure.subplots(2, 2, height_ratios=(1.25, 1), width_ratios=(1, 1))
     parts = (
@@ -53,7 +55,7 @@ def projection(methods: Sequence[MethodRecord], *, tau: float = 1.0, zr: float =
             beyond.append(None if pooled is None else share_beyond(*pooled, bound))
             style: dict[str, Any] = {
                 "color": paint[method.method],
-                "linestyle": DASHES[number % len(DASHES)],
+                "linestyle": DASHES[places[method.method] % len(DASHES)],
                 "label": method.title,
             }
             if pooled is None:

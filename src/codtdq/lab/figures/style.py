@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from codtdq.environment import install_hint
 from codtdq.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise UnsupportedError(
-            "figures need matplotlib, which is not installed; run pip install 'codtdq[figures]', "
-            "or pass --no-figures"
+            "figures need matplotlib, which is not installed; run "
+            f"{install_hint('figures')}, or pass --no-figures"
         ) from error
 
 
@@ -102,10 +103,19 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 
 def colours(methods: Sequence[str]) -> dict[str, str]:
-    """Return a colour per method: FP32 is ink, the others follow in the order given."""
+    """Return a colour per method: FP32 is ink, the others follow in the order given.
+
+    Give all methods of a diagnosis, also those that a figure leaves out: then one has one colour in
+    all figures, and on the page.
+    """
     others = [name for name in methods if name != FLOAT]
     found = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(others)}
     return {name: found.get(name, INK) for name in methods}
+
+
+def positions(methods: Sequence[str]) -> dict[str, int]:
+    """Return the place of every method but FP32, for its line style: the same in all figures."""
+    return {name: i for i, name in enumerate(name for name in methods if name != FLOAT)}
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -123,7 +123,8 @@ _PROFILES = """<div class="controls">
 <p class="reading" id="profile-reading" role="status">Point at the chart, or move with the arrow
 keys when it has the focus; Enter or a click shows the layer.</p>"""
 
-_DETAIL = f"""<div class="controls"><label>layer<select id="detail-layer"></select></label></div>
+_DETAIL = f"""<div class="controls"><label>layer
+<select id="detail-layer" class="path"></select></label></div>
 <p id="detail-facts" class="note"></p>
 {scrolling_table("region-table", "Boundary and elsewhere")}
 <h3>Distributions</h3><div class="legend" id="detail-legend"></div>
@@ -142,7 +143,7 @@ def _images() -> str:
 <button type="button" id="previous">Previous</button><button type="button" id="next">Next</button>
 <label>image<select id="image-choice"></select></label>
 <fieldset class="switch" id="image-method"><legend>method</legend></fieldset>
-<label>lost evidence in layer<select id="image-layer"></select></label>
+<label>lost evidence in layer<select id="image-layer" class="path"></select></label>
 <label class="check"><input type="checkbox" id="show-band" checked>boundary band and outline</label>
 </div>
 <p id="image-note" class="note" role="status"></p>

@@ -78,11 +78,15 @@ The same numbers are in the files beside this page.</p></noscript>
 
 
 def scrolling_table(ident: str, label: str, *, tall: bool = False) -> str:
-    """An empty table for the script, in a box that scrolls for itself and takes the keyboard."""
+    """An empty table for the script, in a box that scrolls for itself and takes the keyboard.
+
+    A line below says so where the table is wider than the box.
+    """
     style = "scroll tall" if tall else "scroll"
     return (
         f'<div class="{style}" role="region" tabindex="0" aria-label="{escape(label)}">'
         f'<table id="{ident}"></table></div>'
+        '<p class="cue note" hidden>Scroll sideways for more columns \u2192</p>'
     )
 
 

@@ -41,7 +41,14 @@ def columns() -> list[dict[str, Any]]:
     """Return the columns of the layer table, in order."""
     texts: list[dict[str, Any]] = [
         {"key": "order", "label": "#", "title": "position in the forward pass", "digits": 0},
-        {"key": "name", "label": "layer", "title": "its name", "text": True, "lead": True},
+        {
+            "key": "name",
+            "label": "layer",
+            "title": "its name",
+            "text": True,
+            "lead": True,
+            "path": True,  # its end tells most: what is too long is cut off in front
+        },
         {"key": "role", "label": "role", "title": "what it does in the network", "text": True},
         {"key": "kind", "label": "kind", "title": "type of operator", "text": True},
         {"key": "tokens", "label": "tokens", "title": "token grid", "text": True},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import signal
 from typing import Any
 
-from codtdq.lab.training.config import TrainConfig, parse_source
-from codtdq.lab.training.engine import train
+from codtdq.lab.training.config import TrainConfig, load_config, parse_source
+from codtdq.lab.training.engine import run, train
 from codtdq.lab.training.session import TrainResult
+from codtdq.lab.training.state import RunFolder
 
 _DEFAULTS = {name: field.default for name, field in TrainConfig.__dataclass_fields__.items()}
 # option, TrainConfig field, type, help
@@ -34,13 +36,26 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
 DEFAULT_MODEL = "cfrn-small"
 DEFAULT_SOURCES = ("camosynth", "camosynth-warmup")  # what comes with the package
 DEFAULT_STEPS = 6000
+_FIELDS = (
+    "model",
+    "steps",
+    "size",
+    "loss",
+    "init",
+    "encoder",
+    "frozen",
+    "slow",
+    "bfloat16",
+    "channels_last",
+)
 
 
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the training command on `parser`."""
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, help=f"registered model (default {DEFAULT_MODEL})"
-    )
+    """Declare the options of the training command on `parser`.
+
+    None of them has a default here: what is not given comes from the run that goes on.
+    """
+    parser.add_argument("--model", help=f"registered model (default {DEFAULT_MODEL})")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run")
     parser.add_argument(
         "--source",
@@ -50,13 +65,10 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         f"masks); repeatable (default {', '.join(DEFAULT_SOURCES)})",
     )
     parser.add_argument(
-        "--holdout", type=int, default=0, metavar="N", help="images of each pairs source to keep"
+        "--holdout", type=int, metavar="N", help="images of each pairs source to keep"
     )
     parser.add_argument(
-        "--steps",
-        type=int,
-        default=DEFAULT_STEPS,
-        help=f"length of the whole run (default {DEFAULT_STEPS})",
+        "--steps", type=int, help=f"length of the whole run (default {DEFAULT_STEPS})"
     )
     parser.add_argument("--size", type=int, help="image side (default: the model's)")
     parser.add_argument("--loss", help="loss by name (default: the model's)")
@@ -70,22 +82,24 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             option,
             action="append",
-            default=[],
             metavar="PATTERN",
             help=f"parameters that {text}, e.g. 'encoder.blocks.[0-7].*'; repeatable",
         )
     parser.add_argument(
         "--bfloat16",
         action="store_true",
+        default=None,
         help="compute products in bfloat16; fast with AVX512-BF16 or AMX",
     )
-    parser.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
+    parser.add_argument(
+        "--channels-last", action="store_true", default=None, help="NHWC memory layout"
+    )
     for option, field, kind, text in _SETTINGS:
         default = _DEFAULTS[field]
-        parser.add_argument(
-            option, dest=field, type=kind, default=default, help=f"{text} (default {default})"
-        )
-    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+        parser.add_argument(option, dest=field, type=kind, help=f"{text} (default {default})")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run in --out, with its settings"
+    )
     parser.add_argument("--stop-at", type=int, metavar="STEP", help="end this session at STEP")
     parser.add_argument(
         "--stop-after-minutes", type=float, metavar="M", help="end this session after M minutes"
@@ -93,27 +107,45 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(args: argparse.Namespace) -> TrainResult:
-    """Train as the parsed arguments say."""
-    return train(
-        args.model,
-        args.out,
-        sources=[
-            parse_source(text, holdout=args.holdout) for text in args.source or DEFAULT_SOURCES
-        ],
-        steps=args.steps,
-        size=args.size,
-        loss=args.loss,
-        init=args.init,
-        encoder=args.encoder,
-        frozen=tuple(args.frozen),
-        slow=tuple(args.slow),
-        bfloat16=args.bfloat16,
-        channels_last=args.channels_last,
-        resume=args.resume,
-        stop_at=args.stop_at,
-        stop_after_minutes=args.stop_after_minutes,
-        **{field: getattr(args, field) for _, field, _, _ in _SETTINGS},
-    )
+    """Train as the parsed arguments say; a run that goes on has its settings from its folder."""
+    given = _given(args)
+    session: dict[str, Any] = {
+        "resume": args.resume,
+        "stop_at": args.stop_at,
+        "stop_after_minutes": args.stop_after_minutes,
+    }
+    saved = RunFolder(args.out).config
+    if args.resume and saved.is_file():
+        config = load_config(saved)
+        return run(
+            dataclasses.replace(config, **_sources(args, config), **given), args.out, **session
+        )
+    name, steps = given.pop("model", DEFAULT_MODEL), given.pop("steps", DEFAULT_STEPS)
+    sources = [
+        parse_source(text, holdout=args.holdout or 0) for text in args.source or DEFAULT_SOURCES
+    ]
+    return train(name, args.out, sources=sources, steps=steps, **given, **session)
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """Fields of `TrainConfig` that stand on the command line, but for its sources."""
+    fields = [*_FIELDS, *(field for _, field, _, _ in _SETTINGS)]
+    found = {field: getattr(args, field) for field in fields}
+    return {field: value for field, value in found.items() if value is not None}
+
+
+def _sources(args: argparse.Namespace, saved: TrainConfig) -> dict[str, Any]:
+    """The sources of the command line, or those of the run with another holdout, or neither."""
+    if args.source is not None:
+        found = [parse_source(text, holdout=args.holdout or 0) for text in args.source]
+    elif args.holdout is not None:
+        found = [
+            dataclasses.replace(source, holdout=args.holdout) if source.kind == "pairs" else source
+            for source in saved.sources
+        ]
+    else:
+        return {}
+    return {"sources": tuple(found)}
 
 
 def summary(result: TrainResult) -> str:

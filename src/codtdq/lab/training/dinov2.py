@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from codtdq.environment import install_hint
 from codtdq.errors import CheckpointError, UnsupportedError
 from codtdq.models.vit import VIT_S14, VisionTransformer, VitConfig
 
@@ -170,6 +171,6 @@ def _onnx() -> Any:
     except ImportError as error:
         raise UnsupportedError(
             "reading the encoder needs the package onnx, which is not installed; "
-            "run pip install 'codtdq[onnx]'"
+            f"run {install_hint('onnx')}"
         ) from error
     return onnx

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from codtdq.data.camosynth import generate
-from codtdq.data.folder import ImageFolder, ImageMaskFolder
+from codtdq.data.folder import ImageMaskFolder
+from codtdq.data.images import ImageFolder
 from codtdq.data.sample import Sample
 from codtdq.errors import ConfigError
 from codtdq.lab.training.augment import Affine, degrade, jitter_colours, random_view, warp

@@ -57,6 +57,7 @@ from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.packing import NIBBLE_BITS
 from codtdq.planning.plan import Site
+from codtdq.progress import track
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
@@ -119,7 +120,8 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
         return input_scheme(site, stats[site.name], config, base.get(site.name))
 
     folded: dict[str, list[str]] = {}
-    for norm, readers in norm_groups(bench).items() if config.equalize else ():
+    groups = norm_groups(bench) if config.equalize else {}
+    for norm, readers in track(groups.items(), "searching scales of norms", len(groups)):
         dense = [site for site in readers if _is_dense(site)]
         if not dense or not _alike(dense, readers) or all(map(_is_float, dense)):
             continue
@@ -139,7 +141,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
                 low, high = spans[site.name]
                 spans[site.name] = best.tokens(low), best.tokens(high)
     used: dict[str, list[str]] = {}
-    for site in bench.sites:
+    for site in track(bench.sites, "searching input formats"):
         transform = Transform()
         allowed = tuple(config.transforms)
         if allowed and _is_dense(site) and not _is_float(site) and site.role != "first":

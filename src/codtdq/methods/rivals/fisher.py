@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError
 from codtdq.methods.rivals.receptive_fields import Fields, fields_at, outputs_at, sample_positions
-from codtdq.methods.workbench import Workbench
+from codtdq.methods.workbench import Workbench, count_used
 from codtdq.operators.observing import run_model
 from codtdq.planning.plan import Site
 from codtdq.progress import track
@@ -76,7 +76,9 @@ def sample_operators(
     ]
     try:
         with torch.set_grad_enabled(metric == FISHER):
-            for batch in track(bench.batches(images), "sampling outputs", images):
+            for batch in track(
+                bench.batches(images), "sampling outputs", count_used(bench.calibration, images)
+            ):
                 outputs = run_model(bench.model, batch)
                 if metric == FISHER:
                     loss = sampled_label_loss(mask_logits_of(bench.model, outputs), labels)

@@ -88,8 +88,7 @@ function drawScatter() {
   const label = method?.title ?? "";
   scatterChart($("scatter"), { points, x: "S under FP32", y: `S under ${label}`, name: `S per image, FP32 against ${label}`,
     onpick: (text) => { $("scatter-reading").textContent = text; } });
-  legend($("scatter-legend"), found);
-  for (const line of $("scatter-legend").querySelectorAll("line")) line.removeAttribute("stroke-dasharray");
+  legend($("scatter-legend"), found, undefined, true);
   $("scatter-reading").textContent = points.length ? `${worse} of ${points.length} images score lower than under FP32.` : "";
 }
 

@@ -134,11 +134,12 @@ function scatterChart(box, { points, x: xLabel, y: yLabel, name, height = 400, o
   box.replaceChildren(root);
 }
 
-/* With `ontoggle` the entries are buttons that hide and show their line. */
-function legend(box, items, ontoggle) {
+/* With `ontoggle` the entries are buttons that hide and show their line; `dots`: as a scatter draws them. */
+function legend(box, items, ontoggle, dots) {
   box.replaceChildren(...items.map(([label, index]) => {
-    const line = svg("svg", { width: 26, height: 8, "aria-hidden": "true" },
-      svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: colour(index), "stroke-width": 2.4, "stroke-dasharray": dash(index) }));
+    const line = svg("svg", { width: dots ? 10 : 26, height: 8, "aria-hidden": "true" }, dots
+      ? svg("circle", { cx: 5, cy: 4, r: 3.2, fill: colour(index), "fill-opacity": 0.6 })
+      : svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: colour(index), "stroke-width": 2.4, "stroke-dasharray": dash(index) }));
     if (!ontoggle) return el("span", {}, line, ` ${label}`);
     const button = el("button", { type: "button", "aria-pressed": "true", "data-index": index }, line, ` ${label}`);
     button.addEventListener("click", () => {

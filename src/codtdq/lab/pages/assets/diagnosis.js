@@ -12,7 +12,7 @@ function scores() {
 
 function weights() {
   const columns = [
-    { key: "name", label: "weight", text: true, lead: true }, { key: "method", label: "method", text: true },
+    { key: "name", label: "weight", text: true, lead: true, path: true }, { key: "method", label: "method", text: true },
     { key: "role", label: "role", text: true }, { key: "mean", label: "mean" }, { key: "std", label: "std" },
     { key: "p99", label: "P99" }, { key: "absmax", label: "AbsMax" },
   ];

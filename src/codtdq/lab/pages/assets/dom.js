@@ -63,3 +63,15 @@ function copyButton(button, source) {
     button.textContent = copied ? "Copied" : "Selected";
   });
 }
+
+/* Say below a box that it scrolls sideways, while there is more on its right. */
+function watchWidth() {
+  for (const cue of document.querySelectorAll(".cue")) {
+    const box = cue.previousElementSibling;
+    const look = () => { cue.hidden = box.scrollWidth - box.clientWidth - box.scrollLeft < 4; };
+    new ResizeObserver(look).observe(box);
+    new ResizeObserver(look).observe(box.firstElementChild);
+    box.addEventListener("scroll", look, { passive: true });
+  }
+}
+watchWidth();

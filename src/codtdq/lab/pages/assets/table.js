@@ -1,7 +1,7 @@
 "use strict";
 /* A table that sorts by any column and shows the rows that a test lets through. */
 class DataTable {
-  /* columns: {key, label, title, text, digits, lead, cell(row)}; rows: plain objects. */
+  /* columns: {key, label, title, text, digits, lead, path}; rows: plain objects. */
   constructor(table, columns, { sort, onpick } = {}) {
     this.table = table;
     this.columns = columns;
@@ -26,7 +26,7 @@ class DataTable {
   }
 
   style(column) {
-    return [column.text ? "text" : "", column.lead ? "lead" : ""].join(" ").trim() || null;
+    return [column.text ? "text" : "", column.lead ? "lead" : "", column.path ? "path" : ""].join(" ").trim() || null;
   }
 
   sortBy(column) {
@@ -64,9 +64,9 @@ class DataTable {
       const text = number(row[column.key], column.text ? undefined : column.digits);
       const cell = el("td", { class: this.style(column) });
       if (column.lead && this.onpick) {
-        cell.append(el("button", { type: "button", class: "link", title: text, onclick: () => this.onpick(row) }, text));
+        cell.append(el("button", { type: "button", class: "link", title: text, onclick: () => this.onpick(row) }, el("bdi", {}, text)));
       } else {
-        cell.textContent = text;
+        cell.append(el("bdi", {}, text));
         if (column.text) cell.title = text;
       }
       if (row.best?.includes(column.key)) cell.classList.add("best");
