@@ -1,8 +1,8 @@
 // Self-test of the native engine without Python: for processors that only an emulator offers.
 //
 // "generic" is compared with naive loops in double, written here from the formulas; every other
-// instruction set with "generic": the quantizer bit by bit, products to 1e-6. Inputs come from a
-// counter, so that every machine sees the same. `--list` prints the available sets and stops.
+// instruction set with "generic", bit by bit. Inputs come from a counter, so that every machine sees
+// the same. `--list` prints the available sets and stops.
 #include "selftest.h"
 
 #include <algorithm>
@@ -289,8 +289,6 @@ void check_absmax(const std::string &set) {
       }
   report(text(set, " absmax"), trouble);
 }
-
-// ---------------------------------------------------------------- products
 
 }  // namespace
 
