@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from codtdq.methods.plus.equalize import equalizing_scale
 from codtdq.methods.plus.scoring import Scorer
-from codtdq.operators.rescale import takes_shift
 from codtdq.numerics.rotation import BLOCK
+from codtdq.operators.rescale import takes_shift
 from codtdq.schemes.transforms import Transform
 
 EXPONENT = 0.5  # of a scale that the operator applies itself
