@@ -1,8 +1,8 @@
 // Self-test of the native engine without Python: for processors that only an emulator offers.
 //
 // "generic" is compared with naive loops in double, written here from the formulas; every other
-// instruction set with "generic", bit by bit. Inputs come from a counter, so that every machine sees
-// the same. `--list` prints the available sets and stops.
+// instruction set with "generic", bit by bit. Inputs come from a counter, so that every machine
+// sees the same. `--list` prints the available sets and stops.
 #include "selftest.h"
 
 #include <algorithm>

@@ -269,7 +269,7 @@ def test_what_stays_simulated_is_listed_with_its_reason():
             "native": simulated(nn.Linear(64, 8), tokens(64)),
             "static": adopted(nn.Conv2d(16, 8, 3), StaticUniform(8)),
             "other": adopted(nn.Linear(64, 8), DynamicToken(4)),
-            "float": adopted(nn.Linear(64, 8), TokenGroups(4)),
+            "e4m3": adopted(nn.Linear(64, 8), TokenGroups(4)),
             "paper": adopted(nn.Linear(64, 8), ProjectedRange.of(ActivationSpec())),
             "wide": simulated(nn.Linear(200, 8), tokens(200, group=130)),
             "plain": QuantLinear.adopt(plain, site_of(plain), inputs=tokens(64)),
@@ -280,7 +280,7 @@ def test_what_stays_simulated_is_listed_with_its_reason():
     assert record.fallbacks == {
         "static": "its input scheme 'static-uniform' is only simulated",
         "other": "its input scheme 'dynamic-token' is only simulated",
-        "float": FLOAT_SCALES,
+        "e4m3": FLOAT_SCALES,
         "paper": FLOAT_SCALES,
         "wide": "groups of 130, more than 128",
         "plain": "its weight stays float",
@@ -332,8 +332,8 @@ def test_a_whole_network_gives_the_masks_of_its_simulation(architecture):
     assert record.fused and record.sharing
     found = mask(outputs(model, image()))
     # a last bit that differs can move a later code; weights to the nearest do not forgive that
-    assert (found - expected).abs().mean() < 5e-3
-    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 5e-3
+    assert (found - expected).abs().mean() < 2e-2
+    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 2e-2
     use_backend(model, "reference")
     for name in record.native:
         x, y = seen[name]

@@ -17,9 +17,9 @@
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
-#define COD_WEIGHT_OFFSET 8    /* weights are stored as code + 8: nibbles without a sign */
-#define COD_MAX_GROUP 128      /* widest activation group */
-#define COD_MAX_TRIALS 16      /* multipliers that may be tried */
+#define COD_WEIGHT_OFFSET 8       /* weights are stored as code + 8: nibbles without a sign */
+#define COD_MAX_GROUP 128         /* widest activation group */
+#define COD_MAX_TRIALS 16         /* multipliers that may be tried */
 #define COD_LARGEST_CARRIER 127   /* carriers are -127..127 */
 #define COD_LARGEST_MULTIPLIER 15 /* of weights: |p r| <= 120 */
 #define COD_LONGEST_SUM 130000    /* products that one 32-bit sum holds */

@@ -1,6 +1,6 @@
-// Depthwise convolutions of carriers: a band of output lines and a block of channels at a time. Input
-// lines become floats once, just before they are needed, and are kept while the kernel is over them;
-// sums of whole numbers are exact in them.
+// Depthwise convolutions of carriers: a band of output lines and a block of channels at a time.
+// Input lines become floats once, just before they are needed, and are kept while the kernel is
+// over them; sums of whole numbers are exact in them.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -105,7 +105,7 @@ class Depthwise {
 
   // The input lines from `ready` on that output line oy reads; returns where the next one begins.
   int64_t convert(const Band &band, int64_t ready, int64_t oy, int64_t from, int64_t n,
-                     float *x_hat) const {
+                  float *x_hat) const {
     const int64_t last = oy * g_.stride_h - g_.pad_h + (int64_t)(g_.kernel_h - 1) * g_.dilation_h;
     const int64_t end = std::min(last + 1, g_.in_h);
     if (end <= ready) return ready;
@@ -187,6 +187,6 @@ extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometr
     scale[i] = (x->unit_stride ? x->unit[i / channels * x->unit_stride + i % channels]
                                : x->unit[i / channels]) *
                factor[i % channels];
-  return share(Depthwise(*x, g, channels, whole.data(), scale.data(), *y),
-               pixels * channels * taps, threads);
+  return share(Depthwise(*x, g, channels, whole.data(), scale.data(), *y), pixels * channels * taps,
+               threads);
 }

@@ -40,8 +40,8 @@ struct alignas(64) CodeRange {
   float low[16], high[16], bottom[16], top[16];
 };
 
-// A line of pixels: y[p, c] = (sum over taps of x[t][p, c] weight[t][c]) scale[c] + bias[c], the sum
-// one of whole numbers.
+// A line of pixels: y[p, c] = (sum over taps of x[t][p, c] weight[t][c]) scale[c] + bias[c], the
+// sum one of whole numbers.
 struct DepthwiseLine {
   const float *const *x, *const *weight;  // [taps]: of the first pixel; of the tap
   const float *bias;                      // or NULL

@@ -25,8 +25,7 @@ struct Line {
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
-      for (int j = 0; j < M; j++)
-        sum[i][j] = Floats{};
+      for (int j = 0; j < M; j++) sum[i][j] = Floats{};
     for (int t = 0; t < line.taps; t++) {
       const float *x = line.x[t] + p * line.x_step + c, *w = line.weight[t] + c;
 #pragma GCC unroll 4
