@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +11,17 @@ from torch import Tensor, nn
 from codtdq.methods.plus.moments import DAMPING, Moments, Problem
 from codtdq.methods.plus.rounding import (
     FACTORS,
+    Format,
     Rounded,
     compensated_codes,
     nearest_codes,
     refine,
     search_scales,
 )
+from codtdq.numerics.carrier import weight_multiplier
 from codtdq.schemes.base import WeightScheme
-from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat, group_index, weight_rows
+from codtdq.schemes.multiplied import MultipliedWeight, MultiplierFormat
+from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_rows
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,12 @@ class LayerSettings:
     ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # of shifted targets; empty: the weight itself
     correct_bias: bool = True
     search: bool = True  # scales by their error; else the nearest that just covers
+    whole: bool = True  # scales are whole multiples of one per output; else E4M3 numbers
+
+    @property
+    def stored_group(self) -> int:
+        """Inputs that share a scale, 0: all; whole multiples of wide codes are no bytes."""
+        return 0 if self.whole and weight_multiplier(self.bits) == 1 else self.group
 
 
 @dataclass(frozen=True)
@@ -77,39 +87,59 @@ def fit_layer(
     hessian = problem.damped(DAMPING if ridge is None else max(ridge, DAMPING / 10))
     judge = problem if unseen is None else unseen
     problem = problem.means()  # all that is asked of it from here on
-    index = group_index(weight.shape, settings.group)
-    rounded, scale_format = round_target(target, hessian, index, settings)
-    store = GroupedWeight.from_codes(
-        rounded.codes.flatten(0, 1),
-        rounded.scales.flatten(0, 1),
-        scale_format,
-        weight.shape,
-        settings.bits,
-        settings.group,
-    )
+    index = group_index(weight.shape, settings.stored_group)
+    scales, scale_format = scales_of(target, hessian.diagonal(dim1=1, dim2=2), index, settings)
+    rounded = round_target(target, hessian, scales, index, scale_format, settings)
+    codes, scales = rounded.codes.flatten(0, 1), rounded.scales.flatten(0, 1)
+    store = stored(codes, scales, scale_format, weight.shape, settings)
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
     return FittedLayer(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
 
 
-def round_target(
-    target: Tensor, hessian: Tensor, index: Tensor, settings: LayerSettings
-) -> tuple[Rounded, ScaleFormat]:
-    """Scales and codes for targets [G, O, K] under H [G, K, K]; index: [K] group of each column."""
-    scales, scale_format = search_scales(
+def scales_of(
+    target: Tensor, importance: Tensor, index: Tensor, settings: LayerSettings
+) -> tuple[Tensor, Format]:
+    """Scales [G, O, groups] of targets [G, O, K], and their format; importance: [G, K]."""
+    return search_scales(
         target,
-        hessian.diagonal(dim1=1, dim2=2),
+        importance,
         index,
         settings.bits,
         signed=settings.search,
         factors=FACTORS if settings.search else (1.0,),
+        whole=settings.whole,
     )
+
+
+def round_target(
+    target: Tensor,
+    hessian: Tensor,
+    scales: Tensor,
+    index: Tensor,
+    scale_format: Format,
+    settings: LayerSettings,
+) -> Rounded:
+    """Codes of targets [G, O, K] under H [G, K, K], and scales that may have moved a little."""
     if settings.compensate:
         rounded = compensated_codes(target, hessian, scales, index, settings.bits)
     else:
         rounded = nearest_codes(target, scales, index, settings.bits)
-    rounded = refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
-    return rounded, scale_format
+    return refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
+
+
+def stored(
+    codes: Tensor, scales: Tensor, scale_format: Format, shape: Any, settings: LayerSettings
+) -> WeightScheme:
+    """The weight scheme of codes [O, K] and scales [O, groups]."""
+    if isinstance(scale_format, MultiplierFormat):
+        unit = scale_format.unit.flatten(0, 1)
+        return MultipliedWeight.from_codes(
+            codes, scales, unit, shape, settings.bits, settings.group
+        )
+    return GroupedWeight.from_codes(
+        codes, scales, scale_format, shape, settings.bits, settings.group
+    )
 
 
 def choose_ridge(

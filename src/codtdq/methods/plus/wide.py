@@ -12,10 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-from codtdq.methods.plus.layer import FittedLayer, LayerSettings, round_target
+from codtdq.methods.plus.layer import FittedLayer, LayerSettings, round_target, scales_of, stored
 from codtdq.methods.plus.moments import DAMPING, Moments
-from codtdq.methods.plus.rounding import Rounded, nearest_codes, search_scales
-from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat, group_index, weight_rows
+from codtdq.methods.plus.rounding import Format, nearest_codes
+from codtdq.schemes.weight_groups import group_index, weight_rows
 
 WIDEST = 9216  # columns of a weight that is fitted whole: a 3x3 convolution of 1024 channels
 
@@ -54,37 +54,34 @@ class TapMoments:
         free = settings.correct_bias
         problem = self._moments.problem(None if free else torch.zeros(taps, outputs))
         self._moments.clear()
-        index = group_index(torch.Size((outputs, channels)), settings.group)
         hessian = problem.damped(DAMPING)
-        if settings.group:
-            rounded, scale_format = round_target(self.blocks, hessian, index, settings)
+        scales, scale_format = self._scales(hessian, settings)
+        if settings.stored_group:
+            index = group_index(torch.Size((outputs, channels)), settings.stored_group)
+            rounded = round_target(self.blocks, hessian, scales, index, scale_format, settings)
+            kept = rounded.scales.transpose(0, 1).flatten(1)
         else:  # one scale for all taps of an output: they cannot be fitted apart
-            rounded, scale_format = self._nearest(hessian, settings)
-        store = GroupedWeight.from_codes(
-            rounded.codes.transpose(0, 1).flatten(1),
-            rounded.scales.transpose(0, 1).flatten(1) if settings.group else rounded.scales[0],
-            scale_format,
-            self.shape,
-            settings.bits,
-            settings.group,
-        )
+            index = torch.zeros(channels, dtype=torch.long)
+            rounded = nearest_codes(self.blocks, scales, index, settings.bits)
+            kept = rounded.scales[0]
+        codes = rounded.codes.transpose(0, 1).flatten(1)
+        store = stored(codes, kept, scale_format, self.shape, settings)
         if free:
             given = (rounded.values @ problem.mean_x.unsqueeze(-1)).sum(0).squeeze(-1)
             bias = self._wanted / max(count, 1) - given
         error = problem.error(rounded.values)
         return FittedLayer(store, bias, None, problem.error(self.blocks), error)
 
-    def _nearest(self, hessian: Tensor, settings: LayerSettings) -> tuple[Rounded, ScaleFormat]:
-        """Scales [T, O, 1], the same for every tap, and codes [T, O, C] rounded to nearest."""
+    def _scales(self, hessian: Tensor, settings: LayerSettings) -> tuple[Tensor, Format]:
+        """Scales [T, O, groups of a tap] in one format: a unit belongs to the whole output."""
         taps, outputs, channels = self.blocks.shape
         columns = taps * channels
-        row = torch.zeros(columns, dtype=torch.long)
-        scales, scale_format = search_scales(
+        scales, scale_format = scales_of(
             self.blocks.transpose(0, 1).reshape(1, outputs, columns),
             hessian.diagonal(dim1=1, dim2=2).reshape(1, columns),
-            row,
-            settings.bits,
-            signed=settings.search,
+            group_index(self.shape, settings.stored_group),
+            settings,
         )
-        shared = scales.expand(taps, outputs, 1)
-        return nearest_codes(self.blocks, shared, row[:channels], settings.bits), scale_format
+        if not settings.stored_group:
+            return scales.expand(taps, outputs, 1), scale_format
+        return scales[0].unflatten(1, (taps, -1)).transpose(0, 1).contiguous(), scale_format
