@@ -339,6 +339,12 @@ COD_API int32_t cod_program_profile(const void *program, const void *const *inpu
                                     void *const *outputs, int32_t threads, int64_t *nanoseconds);
 COD_API const char *cod_program_kind(int32_t kind); /* its name, or NULL */
 
+/* Float weights [depth, outputs] at any strides, in panels for the set in use: how many floats they
+ * take (aligned to 64 bytes), and how they get there. */
+COD_API int64_t cod_float_packed(int64_t depth, int64_t outputs);
+COD_API int32_t cod_float_pack(const float *w, int64_t depth, int64_t outputs, int64_t depth_stride,
+                               int64_t output_stride, float *packed);
+
 #ifdef __cplusplus
 }
 #endif

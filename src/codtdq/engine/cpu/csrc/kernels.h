@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "codtdq_native.h"
+#include "float_kernels.h"
 
 namespace cod {
 
@@ -199,6 +200,8 @@ struct Kernels {
   // to[p * stride + c] = x[c * channel_stride + p] for p < pixels
   void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
                int64_t stride);
+
+  FloatKernels floats;  // of programs
 };
 
 const Kernels &kernels();  // of the set in use

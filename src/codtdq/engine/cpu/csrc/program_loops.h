@@ -7,7 +7,7 @@
 
 namespace cod {
 
-constexpr int kMostViews = 4;
+constexpr int kMostViews = 6;
 
 struct Loops : Prepared {
   int axes = 0, views = 0;
@@ -15,13 +15,14 @@ struct Loops : Prepared {
   int64_t stride[kMostViews][COD_MAX_AXES];
   int64_t inner = 1, outer = 1;  // elements of the last axis; of all others
 
-  // False if shapes differ; the first view is the one that is written.
-  bool set(const Operand *const *all, int count) {
+  // False if shapes differ; the first view is the one that is written. rows: the last axis is not
+  // walked over, a body is given whole rows.
+  bool set(const Operand *const *all, int count, bool rows = false) {
     views = count;
     for (int i = 1; i < count; i++)
       if (!same_shape(*all[0], *all[i])) return false;
     int order[COD_MAX_AXES];
-    for (int d = 0; d < all[0]->ndim; d++)
+    for (int d = 0; d < all[0]->ndim - (rows ? 1 : 0); d++)
       if (all[0]->shape[d] > 1) order[axes++] = d;
     std::stable_sort(order, order + axes,
                      [&](int a, int b) { return all[0]->stride[a] > all[0]->stride[b]; });
@@ -36,9 +37,9 @@ struct Loops : Prepared {
       for (int i = 0; i < count; i++) stride[i][kept - 1] = all[i]->stride[d];
     }
     axes = kept;
-    if (axes == 0) {
+    if (axes == 0 || rows) {
       shape[axes++] = 1;
-      for (int i = 0; i < count; i++) stride[i][0] = 1;
+      for (int i = 0; i < count; i++) stride[i][axes - 1] = 1;
     }
     inner = shape[axes - 1];
     for (int d = 0; d + 1 < axes; d++) outer *= shape[d];

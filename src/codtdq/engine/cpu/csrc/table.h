@@ -4,6 +4,7 @@
 #include "carrier.h"
 #include "carry.h"
 #include "encode.h"
+#include "floats.h"
 #include "line.h"
 #include "pointwise.h"
 #include "project.h"
@@ -72,6 +73,7 @@ constexpr Kernels table_of() {
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
   k.turn = Carry<Isa>::turn;
+  k.floats = FloatLoops<Isa>::table();
   return k;
 }
 
