@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
+from codtdq.engine.program.shapes import SHAPES
 from codtdq.errors import UnsupportedError
 
 
@@ -110,7 +112,7 @@ class Recorder:
                 raise NotCapturable(f"it reads a view of a tensor that {tensor.stale} has changed")
         meta = tree_map(self._meta, (args, kwargs))
         try:
-            found = function(*meta[0], **meta[1])
+            found = SHAPES.get(name, function)(*meta[0], **meta[1])
         except NotImplementedError as error:
             raise NotCapturable(f"{name} has no shape without values") from error
         node = Node(name, self._plain(args), self._plain(kwargs))
@@ -191,15 +193,39 @@ class Traced(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = tree_flatten((args, kwargs))[0]
-        recorder = next(one.recorder for one in found if isinstance(one, Traced))
-        return recorder.dispatch(function, args, kwargs or {})
+        raise NotCapturable(f"{function} is called on a recorded tensor after the recording")
+
+
+class _Dispatch(TorchDispatchMode):
+    """Hands calls on stand-ins to the recorder.
+
+    A mode, although stand-ins could tell by themselves: for them torch would import its library
+    of distributed tensors first, which takes a second.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(kind, Traced) for kind in types):
+            return self._recorder.dispatch(function, args, kwargs)
+        return function(*args, **kwargs)
+
+
+# torch wraps it to hide it from its compiler, which it imports at the first call: two seconds
+_Dispatch.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
+    _Dispatch.__torch_dispatch__, "__wrapped__", _Dispatch.__torch_dispatch__
+)
 
 
 def record(forward: Callable[..., Any], examples: tuple[Tensor, ...]) -> Recording:
     """What a forward pass does with inputs of these shapes."""
     recorder = Recorder()
-    with torch.no_grad():
+    with torch.no_grad(), _Dispatch(recorder):
         try:
             outputs = forward(*(recorder.input(one) for one in examples))
         except NotCapturable:
