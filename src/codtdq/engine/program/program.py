@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
 from codtdq.engine.cpu import library
@@ -33,7 +34,11 @@ class Program:
     """A model as instructions of the engine; call it like the model."""
 
     def __init__(
-        self, model: nn.Module, examples: tuple[Tensor, ...], *, pool: Pool | None = None
+        self,
+        model: Callable[..., Any],
+        examples: tuple[Tensor, ...],
+        *,
+        pool: Pool | None = None,
     ) -> None:
         _check(examples)
         recording = record(model, examples)

@@ -31,6 +31,15 @@ def _like(x: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
     return torch.empty(x.shape if sizes is None else tuple(sizes), device="meta")
 
 
+def _preserved(x: Tensor) -> Tensor:
+    """As x, in its memory order, without gaps."""
+    strides, step = [0] * x.ndim, 1
+    for axis in sorted(range(x.ndim), key=lambda a: (x.stride(a), -a)):
+        strides[axis] = step
+        step *= x.shape[axis]
+    return torch.empty_strided(x.shape, strides, device="meta")
+
+
 @shape("aten.native_layer_norm.default", "aten.native_group_norm.default")
 def norms(x: Tensor, *settings: Any) -> tuple[Tensor, None, None]:
     """The norm; its moments are for gradients only."""
@@ -40,7 +49,7 @@ def norms(x: Tensor, *settings: Any) -> tuple[Tensor, None, None]:
 @shape("aten.native_batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
 def batch_norm(x: Tensor, *settings: Any) -> tuple[Tensor, None, None]:
     """In the memory order of its input."""
-    return torch.empty_like(x), None, None
+    return _preserved(x), None, None
 
 
 @shape("aten.roll.default")
@@ -112,7 +121,9 @@ def pointwise(*args: Any, **more: Any) -> Tensor:
     for one in tensors:
         if one.shape == sizes and one.dtype is torch.float32:
             order = more.get("memory_format") or torch.preserve_format
-            return torch.empty_like(one, memory_format=order)
+            if order is torch.preserve_format:
+                return _preserved(one)
+            return _like(one).contiguous(memory_format=order)
     return torch.empty(sizes, device="meta")
 
 
@@ -131,7 +142,7 @@ def added_matmul(added: Tensor, x: Tensor, z: Tensor, **settings: Any) -> Tensor
 @shape("aten._softmax.default")
 def softmax(x: Tensor, *settings: Any) -> Tensor:
     """As the input."""
-    return torch.empty_like(x)
+    return _preserved(x)
 
 
 @shape("aten.cat.default")

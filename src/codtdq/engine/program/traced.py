@@ -225,7 +225,8 @@ _Dispatch.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
 def record(forward: Callable[..., Any], examples: tuple[Tensor, ...]) -> Recording:
     """What a forward pass does with inputs of these shapes."""
     recorder = Recorder()
-    with torch.no_grad(), _Dispatch(recorder):
+    # under inference mode torch hands over whole functions, not what they consist of
+    with torch.inference_mode(False), torch.no_grad(), _Dispatch(recorder):
         try:
             outputs = forward(*(recorder.input(one) for one in examples))
         except NotCapturable:
