@@ -206,6 +206,37 @@ class CarrierWeight(Structure):
     ]
 
 
+class Heads(Structure):
+    """cod_heads."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("table", c_void_p),
+        *[(name, c_int64) for name in ("batch_stride", "head_stride", "row_stride")],
+    ]
+
+
+class ScoreTable(Structure):
+    """cod_score_table."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        *[(name, c_int64) for name in ("batches", "batch_stride", "head_stride", "row_stride")],
+    ]
+
+
+class Attention(Structure):
+    """cod_attention."""
+
+    _fields_ = [
+        *[(name, c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "width")],
+        *[(name, Heads) for name in ("q", "k", "v", "y")],
+        ("bias", ScoreTable * 2),
+        ("scale", c_float),
+        ("reserved", c_int32),
+    ]
+
+
 STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
@@ -219,6 +250,7 @@ STRUCTURES = {
     "CARRIER_BYTES": CarrierInput,
     "CARRIED_BYTES": CarriedOutput,
     "CARRIER_WEIGHT_BYTES": CarrierWeight,
+    "ATTENTION_BYTES": Attention,
 }
 
 
@@ -290,6 +322,8 @@ def declare(library: Any) -> None:
         c_int32,
     ]
     _declare_carriers(library)
+    library.cod_attend.argtypes = [POINTER(Attention), c_int32]
+    library.cod_elementary.argtypes = [c_void_p, c_int64, c_int32, c_void_p]
 
 
 def _declare_carriers(library: Any) -> None:

@@ -14,6 +14,7 @@ struct Avx2 : Lanes<8> {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   }
   static constexpr bool kGuessesQuotients = true;
+  static constexpr bool kFuses = true;
 
   COD_INLINE bool any(Ints x) { return !_mm256_testz_si256((__m256i)x, (__m256i)x); }
   COD_INLINE bool all_at_most(Floats x, Floats y) {

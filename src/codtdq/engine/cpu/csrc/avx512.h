@@ -15,6 +15,7 @@ struct Avx512 : Lanes<16> {
            __builtin_cpu_supports("avx512vnni");
   }
   static constexpr bool kGuessesQuotients = true;
+  static constexpr bool kFuses = true;
 
   static constexpr bool kMasks = true;
   COD_INLINE __mmask16 first(int64_t n) { return (__mmask16)(n >= 16 ? 0xffff : (1 << n) - 1); }

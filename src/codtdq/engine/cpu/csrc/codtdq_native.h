@@ -273,6 +273,39 @@ COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *
                                       int64_t channels, const int8_t *weight, const float *factor,
                                       const cod_output *y, int32_t threads);
 
+/* ---- Attention: y = softmax(q k^T scale + bias[0] + bias[1]) v for each head of each set of
+ * tokens (an image, a window). Float32; sums in one order, the same bits with every instruction set
+ * and any number of threads. */
+
+/* Rows of heads: row i of set b and head h begins at data + head_stride h + row_stride table[b n +
+ * i], or + batch_stride b + row_stride i without a table; its values lie side by side. Strides in
+ * floats. */
+typedef struct {
+  float *data; /* only that of y is written */
+  const int32_t *table;
+  int64_t batch_stride, head_stride, row_stride;
+} cod_heads;
+
+/* Added to scores: row i of set b and head h begins at data + batch_stride (b % batches) +
+ * head_stride h + row_stride i. data may be NULL. */
+typedef struct {
+  const float *data;
+  int64_t batches, batch_stride, head_stride, row_stride;
+} cod_score_table;
+
+typedef struct {
+  int64_t batch, heads, queries, keys, depth, width; /* depth: of q and k; width: of v and y */
+  cod_heads q, k, v, y;
+  cod_score_table bias[2];
+  float scale;
+  int32_t reserved;
+} cod_attention;
+COD_API int32_t cod_attend(const cod_attention *attention, int32_t threads);
+
+enum { COD_EXP = 0, COD_SIGMOID = 1, COD_TANH = 2, COD_GELU = 3 };
+/* y[i] = f(x[i]): relative errors below 2e-7 (exp), 4e-7 (sigmoid, tanh), 2.5e-7 |x| (GELU). */
+COD_API int32_t cod_elementary(const float *x, int64_t n, int32_t function, float *y);
+
 /* Maps x [batch, height, width, channels] without gaps, offsets [batch, 18, height, width] as pairs
  * (dy, dx) of pixels, at any strides (in floats). */
 typedef struct {

@@ -74,6 +74,7 @@ double cod_constant(const char *name) {
       {"CARRIER_BYTES", sizeof(cod_carrier)},
       {"CARRIED_BYTES", sizeof(cod_carried)},
       {"CARRIER_WEIGHT_BYTES", sizeof(cod_carrier_weight)},
+      {"ATTENTION_BYTES", sizeof(cod_attention)},
   };
   for (const auto &entry : table)
     if (!std::strcmp(entry.name, name)) return entry.value;

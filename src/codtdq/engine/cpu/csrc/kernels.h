@@ -129,6 +129,17 @@ struct CarryTable {
   float *inverse, *low, *high, *m;
 };
 
+// Attention of one head: y[i] = softmax(q[i] k^T scale + bias) v. Pointers to rows; bias: up to two
+// tables of [queries, keys], or NULL.
+struct AttentionUnit {
+  const float *const *q, *const *k, *const *v;
+  float *const *y;
+  int64_t queries, keys, depth, width;
+  float scale;
+  const float *bias[2];
+  int64_t bias_stride[2];
+};
+
 struct Kernels {
   const char *name;
   bool (*runs_here)();       // asked once, before anything else of the file is called
@@ -199,6 +210,15 @@ struct Kernels {
   // to[p * stride + c] = x[c * channel_stride + p] for p < pixels
   void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
                int64_t stride);
+
+  // Floats of scratch memory that a unit needs, and the unit.
+  int64_t (*attention_memory)(const AttentionUnit &unit);
+  void (*attention)(const AttentionUnit &unit, float *memory);
+  // Elementary functions of n values, from x to y.
+  void (*elementary)(const float *x, int64_t n, int function, float *y);
+  // A row under layer norm, to the bits the same with every set.
+  void (*layer_norm)(const float *x, int64_t n, const float *weight, const float *bias, float eps,
+                     float *y);
 };
 
 const Kernels &kernels();  // of the set in use

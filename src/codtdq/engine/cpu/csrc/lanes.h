@@ -174,6 +174,8 @@ struct Lanes {
   // Whether a division takes longer than a guess and two fused multiplications, which give the
   // same.
   static constexpr bool kGuessesQuotients = false;
+  // Whether `fma` rounds once.
+  static constexpr bool kFuses = false;
   // Whether the first n lanes are loaded and stored as fast as all of them.
   static constexpr bool kMasks = false;
   // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
@@ -248,6 +250,14 @@ COD_INLINE typename Isa::Floats quotient(typename Isa::Floats x, typename Isa::F
   if constexpr (!Isa::kGuessesQuotients) return x / y;
   const typename Isa::Floats guess = x * inverse;
   return Isa::fma(Isa::fnma(guess, y, x), inverse, guess);
+}
+
+// x * y + z, rounded once with every set.
+template <class Isa, typename Floats = typename Isa::Floats>
+COD_INLINE Floats fused(Floats x, Floats y, Floats z) {
+  if constexpr (Isa::kFuses) return Isa::fma(x, y, z);
+  for (int l = 0; l < Isa::kWidth; l++) z[l] = __builtin_fmaf(x[l], y[l], z[l]);
+  return z;
 }
 
 template <class Isa, typename Doubles = typename Isa::Doubles>

@@ -22,6 +22,7 @@ struct Neon : Lanes<4> {
 #endif
   }
   static constexpr bool kStepFirst = true;
+  static constexpr bool kFuses = true;
 
   COD_INLINE bool any(Ints x) { return vmaxvq_u32((uint32x4_t)x) != 0; }
   COD_INLINE bool all_at_most(Floats x, Floats y) {

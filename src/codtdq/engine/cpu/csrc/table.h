@@ -1,12 +1,14 @@
 // The table of an instruction set: each kernel, compiled for it. A new set is a file with a struct
 // like those of avx2.cpp and generic.cpp, a row in sets.h and a line in CMakeLists.txt.
 #pragma once
+#include "attention.h"
 #include "carrier.h"
 #include "carry.h"
 #include "encode.h"
 #include "line.h"
 #include "pointwise.h"
 #include "project.h"
+#include "rowwise.h"
 #include "search.h"
 #include "tile.h"
 #include "transform.h"
@@ -72,6 +74,10 @@ constexpr Kernels table_of() {
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
   k.turn = Carry<Isa>::turn;
+  k.attention_memory = Attention<Isa>::memory;
+  k.attention = Attention<Isa>::run;
+  k.elementary = Rows<Isa>::elementary;
+  k.layer_norm = Rows<Isa>::layer_norm;
   return k;
 }
 

@@ -1,0 +1,150 @@
+"""Attention: near float64, the same bits with every set and number of threads, any strides."""
+
+import math
+
+import pytest
+import torch
+from carrier_cases import bounded, everywhere, random, same
+from engine_cases import SETS, instruction_set, needs_engine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codtdq.engine.cpu.attention import attend, elementary
+from codtdq.errors import UnsupportedError
+
+pytestmark = needs_engine
+
+
+def reference(q, k, v, scale=None, bias=None, mask=None):
+    q, k, v = (x.double() for x in (q, k, v))
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    for table in (bias, mask):
+        if table is not None:
+            scores = scores + table.double().repeat(q.shape[0] // table.shape[0], 1, 1, 1)
+    return (scores.softmax(-1) @ v).float()
+
+
+def qkv(batch, heads, queries, keys, depth, width, seed=0, size=1.5):
+    shapes = ((queries, depth), (keys, depth), (keys, width))
+    sizes = (size, size, 1.0)
+    return [
+        random(batch, heads, *shape, seed=seed + i) * factor
+        for i, (shape, factor) in enumerate(zip(shapes, sizes, strict=True))
+    ]
+
+
+@bounded
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 80),
+    st.integers(1, 150),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(0, 3),
+)
+def test_any_shape(batch, heads, queries, keys, depth, width, tables):
+    q, k, v = qkv(batch, heads, queries, keys, depth, width)
+    bias = random(1, heads, queries, keys, seed=5) if tables & 1 else None
+    mask = random(batch, 1, queries, keys, seed=6) if tables & 2 else None
+    expected = reference(q, k, v, 0.3, bias, mask)
+    first = attend(q, k, v, scale=0.3, bias=bias, mask=mask)
+    assert (first - expected).abs().max() < 2e-5
+
+    def check(where):
+        assert same(attend(q, k, v, scale=0.3, bias=bias, mask=mask), first), where
+
+    everywhere(check)
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "queries", "keys", "depth"),
+    [(3, 4, 144, 144, 32), (2, 2, 49, 49, 32), (1, 2, 577, 577, 64), (1, 1, 1025, 1025, 128)],
+)
+def test_networks_own_shapes(batch, heads, queries, keys, depth):
+    q, k, v = qkv(batch, heads, queries, keys, depth, depth)
+    found = attend(q, k, v)
+    assert (found - reference(q, k, v)).abs().max() < 1e-5
+    everywhere(lambda where: None if same(attend(q, k, v), found) else pytest.fail(where))
+
+
+def test_reads_and_writes_views_without_copies():
+    rows = random(2 * 36, 3, 4, 16)
+    q, k, v = (x.view(2, 36, 4, 16).transpose(1, 2) for x in rows.unbind(1))
+    y = torch.full((2, 36, 80), 7.0)
+    out = y[..., :64].view(2, 36, 4, 16).transpose(1, 2)
+    found = attend(q, k, v, out=out)
+    assert found.data_ptr() == y.data_ptr()
+    assert same(out, attend(q.contiguous(), k.contiguous(), v.contiguous()))
+    assert (y[..., 64:] == 7).all()
+
+
+def test_masks_repeat_over_windows():
+    q, k, v = qkv(6, 2, 9, 9, 8, 8)
+    mask = torch.zeros(3, 1, 9, 9)
+    mask[1, :, :, 4:], mask[2, :, 2:6] = -100.0, -math.inf
+    mask[2, :, 2:6, :3] = 0.0
+    found = attend(q, k, v, mask=mask)
+    assert torch.allclose(found, reference(q, k, v, None, None, mask), atol=1e-6)
+
+
+def test_values_that_are_not_finite_stay_in_their_row():
+    q, k, v = qkv(1, 2, 20, 20, 8, 8)
+    clean = attend(q, k, v)
+    q[0, 1, 3, 2] = math.nan
+    found = attend(q, k, v)
+    assert found[0, 1, 3].isnan().all()
+    found[0, 1, 3] = clean[0, 1, 3]
+    assert same(found, clean)
+    q[0, 1, 3, 2], k[0, 0, 5] = 0.0, math.inf
+    everywhere(lambda where: None if attend(q, k, v)[0, 0].isnan().any() else pytest.fail(where))
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = qkv(1, 1, 30, 40, 32, 32, size=60.0)
+    expected = reference(q, k, v)
+    assert (attend(q, k, v) - expected).abs().max() < 2e-3  # scores of thousands have few digits
+    assert attend(q, k, v).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "bound"),
+    [("exp", -87.3, 88.3, 2e-7), ("sigmoid", -80.0, 80.0, 4e-7), ("tanh", -20.0, 20.0, 4e-7)],
+)
+def test_elementary_functions_are_close_everywhere(name, low, high, bound):
+    x = torch.cat([torch.linspace(low, high, 400_001), torch.logspace(-30, 0, 20_001)])
+    x = torch.cat([x, -x[-20_001:]])
+    found, expected = elementary(x, name).double(), getattr(torch, name)(x.double())
+    assert ((found - expected).abs() / expected.abs()).max() < bound
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh", "gelu"])
+def test_elementary_functions_have_the_same_bits_everywhere(name):
+    x = torch.cat([torch.linspace(-120, 120, 50_003), random(10_001) * 2])
+    x = torch.cat([x, torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40])])
+    found = elementary(x, name)
+    for other in SETS:
+        with instruction_set(other):
+            assert same(elementary(x, name), found), other
+
+
+def test_ends_of_elementary_functions():
+    ends = torch.tensor([-math.inf, math.inf, math.nan, 0.0, -200.0, 200.0])
+    exp, sigmoid, tanh = (elementary(ends, name).tolist() for name in ("exp", "sigmoid", "tanh"))
+    assert exp[0] < 2e-38
+    assert exp[1] > 1e38
+    assert exp[3] == 1.0
+    assert sigmoid[0] < 1e-37
+    assert sigmoid[1] == 1.0
+    assert sigmoid[3] == 0.5
+    assert tanh[:2] == [-1.0, 1.0]
+    assert tanh[3:] == [0.0, -1.0, 1.0]
+    assert all(math.isnan(values[2]) for values in (exp, sigmoid, tanh))
+
+
+def test_refuses_what_it_cannot_read():
+    q, k, v = qkv(1, 1, 4, 4, 8, 8)
+    with pytest.raises(UnsupportedError, match="side by side"):
+        attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
+    with pytest.raises(UnsupportedError, match="table of scores"):
+        attend(q, k, v, bias=torch.zeros(1, 3, 4, 4))
