@@ -15,6 +15,11 @@ from codtdq.errors import UnsupportedError
 pytestmark = needs_engine
 
 
+# Largest errors of outputs of size 1 under scores of up to 25; int16: values have 11 bits.
+BOUNDS = {"float32": 2e-5, "int16": 8e-3}
+PRODUCTS = pytest.mark.parametrize("products", BOUNDS)
+
+
 def reference(q, k, v, scale=None, bias=None, mask=None):
     q, k, v = (x.double() for x in (q, k, v))
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -48,24 +53,47 @@ def test_any_shape(batch, heads, queries, keys, depth, width, tables):
     bias = random(1, heads, queries, keys, seed=5) if tables & 1 else None
     mask = random(batch, 1, queries, keys, seed=6) if tables & 2 else None
     expected = reference(q, k, v, 0.3, bias, mask)
-    first = attend(q, k, v, scale=0.3, bias=bias, mask=mask)
-    assert (first - expected).abs().max() < 2e-5
+    for products, bound in BOUNDS.items():
+        given = {"scale": 0.3, "bias": bias, "mask": mask, "products": products}
+        first = attend(q, k, v, **given)
+        assert (first - expected).abs().max() < bound, products
 
-    def check(where):
-        assert same(attend(q, k, v, scale=0.3, bias=bias, mask=mask), first), where
+        def check(where, given=given, first=first):
+            assert same(attend(q, k, v, **given), first), where
 
-    everywhere(check)
+        everywhere(check)
 
 
+@PRODUCTS
 @pytest.mark.parametrize(
     ("batch", "heads", "queries", "keys", "depth"),
     [(3, 4, 144, 144, 32), (2, 2, 49, 49, 32), (1, 2, 577, 577, 64), (1, 1, 1025, 1025, 128)],
 )
-def test_networks_own_shapes(batch, heads, queries, keys, depth):
+def test_networks_own_shapes(batch, heads, queries, keys, depth, products):
     q, k, v = qkv(batch, heads, queries, keys, depth, depth)
-    found = attend(q, k, v)
-    assert (found - reference(q, k, v)).abs().max() < 1e-5
-    everywhere(lambda where: None if same(attend(q, k, v), found) else pytest.fail(where))
+    found, expected = attend(q, k, v, products=products), reference(q, k, v)
+    assert (found - expected).abs().max() < BOUNDS[products]
+    relative = (found - expected).norm() / expected.norm()
+    assert relative < {"float32": 1e-6, "int16": 1.5e-3}[products]
+
+    def check(where):
+        assert same(attend(q, k, v, products=products), found), where
+
+    everywhere(check)
+
+
+def test_sums_of_16_bit_products_hold_the_largest_ones():
+    """Every channel and value at the end of its range: the longest sums do not wrap."""
+    for depth in (32, 64, 128, 300):
+        q = torch.full((1, 1, 7, depth), 0.7)
+        k, v = torch.full((1, 1, 300, depth), 0.7), torch.full((1, 1, 300, depth), -3.0)
+        everywhere(
+            lambda where, q=q, k=k, v=v, depth=depth: (
+                None
+                if torch.allclose(attend(q, k, v), torch.full((1, 1, 7, depth), -3.0), rtol=1e-5)
+                else pytest.fail(f"{where}, {depth} channels")
+            )
+        )
 
 
 def test_reads_and_writes_views_without_copies():
@@ -85,25 +113,35 @@ def test_masks_repeat_over_windows():
     mask[1, :, :, 4:], mask[2, :, 2:6] = -100.0, -math.inf
     mask[2, :, 2:6, :3] = 0.0
     found = attend(q, k, v, mask=mask)
+    assert torch.allclose(found, reference(q, k, v, None, None, mask), atol=4e-3)
+    found = attend(q, k, v, mask=mask, products="float32")
     assert torch.allclose(found, reference(q, k, v, None, None, mask), atol=1e-6)
 
 
-def test_values_that_are_not_finite_stay_in_their_row():
+@PRODUCTS
+def test_values_that_are_not_finite_stay_in_their_row(products):
     q, k, v = qkv(1, 2, 20, 20, 8, 8)
-    clean = attend(q, k, v)
+    clean = attend(q, k, v, products=products)
     q[0, 1, 3, 2] = math.nan
-    found = attend(q, k, v)
+    found = attend(q, k, v, products=products)
     assert found[0, 1, 3].isnan().all()
     found[0, 1, 3] = clean[0, 1, 3]
     assert same(found, clean)
-    q[0, 1, 3, 2], k[0, 0, 5] = 0.0, math.inf
-    everywhere(lambda where: None if attend(q, k, v)[0, 0].isnan().any() else pytest.fail(where))
+    q[0, 1, 3, 2], k[0, 0, 5, 1] = 0.0, math.nan
+
+    def check(where):
+        found = attend(q, k, v, products=products)
+        assert found[0, 0].isnan().all(), where
+        assert not found[0, 1].isnan().any(), where
+
+    everywhere(check)
 
 
 def test_large_scores_do_not_overflow():
     q, k, v = qkv(1, 1, 30, 40, 32, 32, size=60.0)
     expected = reference(q, k, v)
-    assert (attend(q, k, v) - expected).abs().max() < 2e-3  # scores of thousands have few digits
+    found = attend(q, k, v, products="float32")
+    assert (found - expected).abs().max() < 2e-3  # scores of thousands have few digits
     assert attend(q, k, v).isfinite().all()
 
 

@@ -11,6 +11,7 @@ from codtdq.engine.cpu import library
 from codtdq.engine.cpu.interface import Attention, Heads, ScoreTable
 from codtdq.errors import UnsupportedError
 
+PRODUCTS = {"float32": 0, "int16": 1}
 FUNCTIONS = {"exp": 0, "sigmoid": 1, "tanh": 2, "gelu": 3}
 
 
@@ -23,6 +24,7 @@ def attend(
     bias: Tensor | None = None,
     mask: Tensor | None = None,
     out: Tensor | None = None,
+    products: str = "int16",
 ) -> Tensor:
     """softmax(q k^T scale + bias + mask) v of float32 q, k, v [batch, heads, tokens, channels].
 
@@ -36,6 +38,7 @@ def attend(
     given.q, given.k, given.v, given.y = (_heads(x) for x in (q, k, v, y))
     given.bias[0], given.bias[1] = _table(bias, q, keys), _table(mask, q, keys)
     given.scale = depth**-0.5 if scale is None else scale
+    given.products = PRODUCTS[products]
     library.check(library.engine().cod_attend(byref(given), torch.get_num_threads()))
     return y
 
@@ -66,8 +69,8 @@ def _table(x: Tensor | None, q: Tensor, keys: int) -> ScoreTable:
     fits = x.ndim == 4 and q.shape[0] % x.shape[0] == 0 and x.shape[1] in (1, heads)
     if not fits or x.shape[2:] != (queries, keys) or x.dtype != torch.float32 or x.stride(3) != 1:
         raise UnsupportedError(
-            f"a {x.dtype} table of scores {tuple(x.shape)}; accepted: float32 [batch, {heads} or 1, "
-            f"{queries}, {keys}]"
+            f"a {x.dtype} table of scores {tuple(x.shape)}; accepted: float32 "
+            f"[batch, {heads} or 1, {queries}, {keys}]"
         )
     head = x.stride(1) if x.shape[1] > 1 else 0
     return ScoreTable(x.data_ptr(), x.shape[0], x.stride(0), head, x.stride(2))

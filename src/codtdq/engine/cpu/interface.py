@@ -233,7 +233,7 @@ class Attention(Structure):
         *[(name, Heads) for name in ("q", "k", "v", "y")],
         ("bias", ScoreTable * 2),
         ("scale", c_float),
-        ("reserved", c_int32),
+        ("products", c_int32),
     ]
 
 

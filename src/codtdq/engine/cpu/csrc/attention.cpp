@@ -28,7 +28,8 @@ const float *table_of(const cod_score_table &x, int64_t batch, int64_t head, int
 
 bool usable(const cod_attention *a) {
   if (!a || a->batch < 0 || a->heads < 1 || a->queries < 0 || a->keys < 1 || a->depth < 1 ||
-      a->width < 1)
+      a->width < 1 || a->depth > 4096 || a->products < COD_ATTENTION_FLOAT ||
+      a->products > COD_ATTENTION_INT16)
     return false;
   for (const auto &x : a->bias)
     if (x.data && x.batches < 1) return false;
@@ -55,7 +56,7 @@ extern "C" int32_t cod_attend(const cod_attention *a, int32_t threads) {
     cod::AttentionUnit unit{};
     unit.keys = a->keys, unit.depth = a->depth, unit.width = a->width, unit.scale = a->scale;
     unit.q = q.data(), unit.k = k.data(), unit.v = v.data(), unit.y = y.data();
-    float *memory = cod::scratch(kernels().attention_memory(unit));
+    float *memory = cod::scratch(kernels().attention[a->products].memory(unit));
     if (!memory) failed = true;
     for (int64_t item = begin; item < end && memory; item++) {
       const int64_t batch = item / cuts / a->heads, head = item / cuts % a->heads;
@@ -70,7 +71,7 @@ extern "C" int32_t cod_attend(const cod_attention *a, int32_t threads) {
         unit.bias[t] = table_of(a->bias[t], batch, head, first);
         unit.bias_stride[t] = a->bias[t].row_stride;
       }
-      kernels().attention(unit, memory);
+      kernels().attention[a->products].run(unit, memory);
     }
   });
   return failed ? COD_NO_MEMORY : COD_OK;

@@ -132,11 +132,7 @@ struct Attention {
     for (int64_t j = 0; j < columns; j += kLanes)
 #pragma GCC unroll 4
       for (int i = 0; i < N; i++) most[i] = Isa::max(Isa::load(x + j + i * W), most[i]);
-    alignas(64) float lane[kLanes];
-    for (int i = 0; i < N; i++) Isa::store(most[i], lane + i * W);
-    float largest = lane[0];
-    for (int l = 1; l < kLanes; l++) largest = lane[l] > largest ? lane[l] : largest;
-    const Floats top = Isa::all(largest);
+    const Floats top = over_16_lanes<Isa>(most, [](Floats a, Floats b) { return Isa::max(a, b); });
     for (int64_t j = 0; j < columns; j += kLanes)
 #pragma GCC unroll 4
       for (int i = 0; i < N; i++) {
@@ -144,10 +140,7 @@ struct Attention {
         Isa::store(e, x + j + i * W);
         sum[i] = sum[i] + e;
       }
-    for (int i = 0; i < N; i++) Isa::store(sum[i], lane + i * W);
-    for (int half = kLanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    return 1.0f / lane[0];
+    return 1.0f / over_16_lanes<Isa>(sum, [](Floats a, Floats b) { return a + b; })[0];
   }
 
   // Six rows of exponentials times V vectors of all values.

@@ -52,6 +52,9 @@ struct Avx2 : Lanes<8> {
     const __m256 a = (__m256)four[0], b = (__m256)four[1];
     return joined(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
   }
+  COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
+    return (Ints)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16((__m256i)x, (__m256i)y));
+  }
   COD_INLINE int count_less(Floats x, Floats y) {
     const __m256 less = _mm256_cmp_ps((__m256)x, (__m256)y, _CMP_LT_OQ);
     return __builtin_popcount((unsigned)_mm256_movemask_ps(less));

@@ -173,6 +173,11 @@ struct Avx512 : Lanes<16> {
     return encode_certain_groups<Avx512, SAME>(block, from, to, n, range, sums, exact);
   }
 
+  static constexpr int kPairVectors = 3;
+  COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
+    return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
+  }
+
   static constexpr int kGroup = 32, kRows = 6;
 
   template <int GROUP>

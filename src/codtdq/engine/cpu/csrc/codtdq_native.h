@@ -277,6 +277,8 @@ COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *
  * tokens (an image, a window). Float32; sums in one order, the same bits with every instruction set
  * and any number of threads. */
 
+enum { COD_ATTENTION_FLOAT = 0, COD_ATTENTION_INT16 = 1 };
+
 /* Rows of heads: row i of set b and head h begins at data + head_stride h + row_stride table[b n +
  * i], or + batch_stride b + row_stride i without a table; its values lie side by side. Strides in
  * floats. */
@@ -298,7 +300,7 @@ typedef struct {
   cod_heads q, k, v, y;
   cod_score_table bias[2];
   float scale;
-  int32_t reserved;
+  int32_t products; /* COD_ATTENTION_* */
 } cod_attention;
 COD_API int32_t cod_attend(const cod_attention *attention, int32_t threads);
 

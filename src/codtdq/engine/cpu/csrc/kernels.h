@@ -211,9 +211,11 @@ struct Kernels {
   void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
                int64_t stride);
 
-  // Floats of scratch memory that a unit needs, and the unit.
-  int64_t (*attention_memory)(const AttentionUnit &unit);
-  void (*attention)(const AttentionUnit &unit, float *memory);
+  // By its kind of products: floats of scratch memory that a unit needs, and the unit.
+  struct {
+    int64_t (*memory)(const AttentionUnit &unit);
+    void (*run)(const AttentionUnit &unit, float *memory);
+  } attention[2];
   // Elementary functions of n values, from x to y.
   void (*elementary)(const float *x, int64_t n, int function, float *y);
   // A row under layer norm, to the bits the same with every set.

@@ -23,11 +23,7 @@ struct Rows {
   }
 
   COD_INLINE float total(const Floats (&sum)[N]) {
-    alignas(64) float lane[kLanes];
-    for (int i = 0; i < N; i++) Isa::store(sum[i], lane + i * W);
-    for (int half = kLanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    return lane[0];
+    return over_16_lanes<Isa>(sum, [](Floats a, Floats b) { return a + b; })[0];
   }
 
   // f(values, how many of them exist) of each vector, added up.

@@ -2,6 +2,7 @@
 // like those of avx2.cpp and generic.cpp, a row in sets.h and a line in CMakeLists.txt.
 #pragma once
 #include "attention.h"
+#include "attention16.h"
 #include "carrier.h"
 #include "carry.h"
 #include "encode.h"
@@ -74,8 +75,8 @@ constexpr Kernels table_of() {
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
   k.turn = Carry<Isa>::turn;
-  k.attention_memory = Attention<Isa>::memory;
-  k.attention = Attention<Isa>::run;
+  k.attention[COD_ATTENTION_FLOAT] = {Attention<Isa>::memory, Attention<Isa>::run};
+  k.attention[COD_ATTENTION_INT16] = {Attention16<Isa>::memory, Attention16<Isa>::run};
   k.elementary = Rows<Isa>::elementary;
   k.layer_norm = Rows<Isa>::layer_norm;
   return k;
