@@ -1,4 +1,4 @@
-"""Attention in the engine: heads of sets of tokens, each in cache, and elementary functions."""
+"""Attention in the engine: heads of sets of tokens, each in cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from codtdq.engine.cpu.interface import Attention, Heads, ScoreTable
 from codtdq.errors import UnsupportedError
 
 PRODUCTS = {"float32": 0, "int16": 1}
-FUNCTIONS = {"exp": 0, "sigmoid": 1, "tanh": 2, "gelu": 3}
 
 
 def attend(
@@ -40,16 +39,6 @@ def attend(
     given.scale = depth**-0.5 if scale is None else scale
     given.products = PRODUCTS[products]
     library.check(library.engine().cod_attend(byref(given), torch.get_num_threads()))
-    return y
-
-
-def elementary(x: Tensor, name: str) -> Tensor:
-    """exp, sigmoid, tanh or GELU as the engine computes them."""
-    x = x.float().contiguous()
-    y = torch.empty_like(x)
-    library.check(
-        library.engine().cod_elementary(x.data_ptr(), x.numel(), FUNCTIONS[name], y.data_ptr())
-    )
     return y
 
 

@@ -323,7 +323,6 @@ def declare(library: Any) -> None:
     ]
     _declare_carriers(library)
     library.cod_attend.argtypes = [POINTER(Attention), c_int32]
-    library.cod_elementary.argtypes = [c_void_p, c_int64, c_int32, c_void_p]
 
 
 def _declare_carriers(library: Any) -> None:

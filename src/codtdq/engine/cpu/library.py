@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.engine.cpu.interface import ABI_VERSION, CONSTANTS, STRUCTURES, declare
+from codtdq.engine.program.encoding import declare as declare_programs
 from codtdq.errors import UnsupportedError
 from codtdq.numerics import acceleration
 
@@ -135,6 +136,7 @@ def _open() -> Any:
         raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
     try:
         declare(library)
+        declare_programs(library)
     except AttributeError as error:
         raise UnsupportedError(f"{file} is another version: {error}; reinstall codtdq") from error
     _check(library, file)

@@ -2,7 +2,7 @@
 // softmax, mix of values. Every sum has one order, whatever the width of vectors: products add up
 // with fused multiplications in the order of channels or keys, exponentials in 16 lanes.
 #pragma once
-#include "elementary.h"
+#include "floats.h"
 
 namespace cod {
 namespace {
@@ -136,7 +136,7 @@ struct Attention {
     for (int64_t j = 0; j < columns; j += kLanes)
 #pragma GCC unroll 4
       for (int i = 0; i < N; i++) {
-        const Floats e = Elementary<Isa>::exp_of_negative(Isa::load(x + j + i * W) - top);
+        const Floats e = FloatLoops<Isa>::exponential(Isa::load(x + j + i * W) - top);
         Isa::store(e, x + j + i * W);
         sum[i] = sum[i] + e;
       }

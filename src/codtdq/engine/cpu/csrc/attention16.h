@@ -4,11 +4,12 @@
 // column; integer sums are exact, so that every instruction set gives the same bits. Pairs that one
 // instruction adds up: channels c and c + half; keys j and j + 16 of 32, or half of the rest apart.
 #pragma once
-#include "elementary.h"
+#include "lanes.h"
 
 namespace cod {
 namespace {
 
+constexpr float kLog2E = 1.44269504f;
 constexpr int kProbabilityBits = 14;
 constexpr float kValueReach = 2047.0f;  // 64 products with 2^14 stay below 2^31
 constexpr int64_t kMixedPairs = 32;     // pairs of keys that one 32-bit sum takes

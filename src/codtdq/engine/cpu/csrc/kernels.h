@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "codtdq_native.h"
+#include "float_kernels.h"
 
 namespace cod {
 
@@ -216,11 +217,7 @@ struct Kernels {
     int64_t (*memory)(const AttentionUnit &unit);
     void (*run)(const AttentionUnit &unit, float *memory);
   } attention[2];
-  // Elementary functions of n values, from x to y.
-  void (*elementary)(const float *x, int64_t n, int function, float *y);
-  // A row under layer norm, to the bits the same with every set.
-  void (*layer_norm)(const float *x, int64_t n, const float *weight, const float *bias, float eps,
-                     float *y);
+  FloatKernels floats;  // of programs
 };
 
 const Kernels &kernels();  // of the set in use

@@ -6,10 +6,10 @@
 #include "carrier.h"
 #include "carry.h"
 #include "encode.h"
+#include "floats.h"
 #include "line.h"
 #include "pointwise.h"
 #include "project.h"
-#include "rowwise.h"
 #include "search.h"
 #include "tile.h"
 #include "transform.h"
@@ -77,8 +77,7 @@ constexpr Kernels table_of() {
   k.turn = Carry<Isa>::turn;
   k.attention[COD_ATTENTION_FLOAT] = {Attention<Isa>::memory, Attention<Isa>::run};
   k.attention[COD_ATTENTION_INT16] = {Attention16<Isa>::memory, Attention16<Isa>::run};
-  k.elementary = Rows<Isa>::elementary;
-  k.layer_norm = Rows<Isa>::layer_norm;
+  k.floats = FloatLoops<Isa>::table();
   return k;
 }
 

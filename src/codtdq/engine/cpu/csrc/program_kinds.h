@@ -1,0 +1,23 @@
+// Kinds of instructions as COD_KIND(name, number): who includes this defines COD_KIND. Numbers
+// stand in files; they are for ever. 64 to 95 are kept for chains and attention in blocks.
+COD_KIND(copy, 1)
+COD_KIND(unary, 2)
+COD_KIND(binary, 3)
+COD_KIND(norm, 4)
+COD_KIND(group_norm, 5)
+COD_KIND(softmax, 6)
+COD_KIND(matmul, 7)
+COD_KIND(conv, 8)
+COD_KIND(depthwise, 9)
+COD_KIND(reduce, 10)
+COD_KIND(resize, 11)
+COD_KIND(pool, 12)
+COD_KIND(sample, 13)
+COD_KIND(gather, 14)
+COD_KIND(deform, 15)
+COD_KIND(attention, 16)
+COD_KIND(carry_groups, 32)
+COD_KIND(carry_fixed, 33)
+COD_KIND(carrier_product, 34)
+COD_KIND(carrier_depthwise, 35)
+#undef COD_KIND
