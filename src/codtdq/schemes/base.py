@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.activation import ActivationResult
+from codtdq.numerics.carrier import Carried
 from codtdq.schemes.lowered import LoweredInput, LoweredWeight, Unlowered
 
 S = TypeVar("S", bound="Scheme")
@@ -81,6 +82,10 @@ class InputScheme(Scheme):
 
     def explain(self, tokens: Tensor) -> ActivationResult | None:
         """x_hat with the statistics of every group; None: the scheme has no groups to tell of."""
+        return None
+
+    def carry(self, tokens: Tensor) -> Carried | None:
+        """Carriers of tokens [B, N, C], all rows after one another; None: x_hat has no such form."""
         return None
 
     def reference(self, tokens: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ Scales, shifts and orders fold into whatever produced the input; R is 5 addition
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codtdq.numerics.carrier import Carried
 from codtdq.schemes.base import InputScheme, build_input_scheme
-from codtdq.schemes.lowered import RowTransform, SearchedForm, Unlowered
+from codtdq.schemes.lowered import LoweredInput, RowTransform, Unlowered
 
 BLOCK = 32
 
@@ -117,13 +119,17 @@ class Transformed(InputScheme):
         """The transformed tokens."""
         return self.inner.reference(self.transform.tokens(tokens))
 
-    def lower(self) -> SearchedForm | Unlowered:
+    def carry(self, tokens: Tensor) -> Carried | None:
+        """Carriers of the transformed tokens."""
+        return self.inner.carry(self.transform.tokens(tokens))
+
+    def lower(self) -> LoweredInput | Unlowered:
         """The inner scheme behind this transform."""
         inner = self.inner.lower()
-        if isinstance(inner, SearchedForm) and inner.transform is None:
-            return SearchedForm(inner.grid, self.transform.for_rows())
         if isinstance(inner, Unlowered):
             return inner
+        if inner.transform is None and inner.how.ranges == "group" and inner.how.bounds is None:
+            return dataclasses.replace(inner, transform=self.transform.for_rows())
         return Unlowered(f"{self.inner.kind!r} behind a transform is only simulated")
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from typing import Any
 
-from codtdq.numerics import carrier
+from codtdq.numerics import carrier, carry
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 # What the C header defines; `library` compares every one of them with the library.
 CONSTANTS = {
@@ -23,7 +23,7 @@ CONSTANTS = {
     "LARGEST_CARRIER": carrier.LARGEST,
     "LARGEST_MULTIPLIER": carrier.LARGEST_MULTIPLIER,
     "LONGEST_SUM": carrier.LONGEST_SUM,
-    "LEAST_STEP": carrier.LEAST_STEP,
+    "LEAST_STEP": carry.LEAST_STEP,
     "ACTIVE_C1": 1,
     "ACTIVE_C2": 2,
     "ACTIVE_GUARDED": 3,
@@ -174,13 +174,37 @@ class Weight(Structure):
 class CarrierInput(Structure):
     """cod_carrier."""
 
-    _fields_ = [("data", c_void_p), ("stride", c_int64), ("unit", c_void_p), ("unit_rows", c_int64)]
+    _fields_ = [
+        ("data", c_void_p),
+        ("stride", c_int64),
+        ("unit", c_void_p),
+        ("unit_rows", c_int64),
+        ("unit_stride", c_int64),
+    ]
 
 
 class CarriedOutput(Structure):
     """cod_carried."""
 
-    _fields_ = [*CarrierInput._fields_, ("multiplier", c_void_p)]
+    _fields_ = [
+        ("data", c_void_p),
+        ("stride", c_int64),
+        ("unit", c_void_p),
+        ("unit_rows", c_int64),
+        ("multiplier", c_void_p),
+        ("unit_stride", c_int64),
+    ]
+
+
+class CarrySpec(Structure):
+    """cod_carry_spec with its cod_transform."""
+
+    _fields_ = [
+        *[(name, c_int32) for name in ("bits", "group", "trials", "asymmetric")],
+        ("zero_weight", c_float),
+        *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
+        ("hadamard", c_int64),
+    ]
 
 
 class CarrierWeight(Structure):
@@ -249,6 +273,7 @@ STRUCTURES = {
     "WEIGHT_BYTES": Weight,
     "CARRIER_BYTES": CarrierInput,
     "CARRIED_BYTES": CarriedOutput,
+    "CARRY_SPEC_BYTES": CarrySpec,
     "CARRIER_WEIGHT_BYTES": CarrierWeight,
     "ATTENTION_BYTES": Attention,
 }
@@ -332,6 +357,12 @@ def _declare_carriers(library: Any) -> None:
         POINTER(Rows),
         POINTER(QuantSpec),
         c_int32,
+        POINTER(CarriedOutput),
+        c_int32,
+    ]
+    library.cod_carry_tokens.argtypes = library.cod_carry_pixels.argtypes = [
+        POINTER(Rows),
+        POINTER(CarrySpec),
         POINTER(CarriedOutput),
         c_int32,
     ]

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_unflatten
 
 from codtdq.engine.cpu import library
-from codtdq.engine.program import rules_elementwise, rules_maps, rules_products, rules_views
+from codtdq.engine.program import (
+    rules_elementwise,
+    rules_maps,
+    rules_products,
+    rules_quantized,
+    rules_views,
+)
 from codtdq.engine.program.constants import Constants, Pool
 from codtdq.engine.program.encoding import Arrays
 from codtdq.engine.program.lowering import Instruction, Lowering
@@ -20,7 +26,7 @@ from codtdq.engine.program.passes import improve
 from codtdq.engine.program.traced import NotCapturable, Value, record
 from codtdq.errors import UnsupportedError
 
-RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_views)
+RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, rules_views)
 
 
 class Program:

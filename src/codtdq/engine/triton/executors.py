@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.engine.cpu.executors import folded, sides
-from codtdq.engine.cpu.fit import lowered_input, lowered_weight, not_int4, padding_of, weight_group
+from codtdq.engine.cpu.fit import lowered_input, lowered_weight, not_whole, padding_of
 from codtdq.engine.cpu.products import Window
 from codtdq.engine.fusion import activation_of
 from codtdq.engine.triton.weights import SLAB, GpuWeights, group_obstacle, weight_group_obstacle
@@ -19,7 +19,6 @@ from codtdq.numerics.spec import ActivationSpec
 from codtdq.operators import QuantOperator
 from codtdq.operators.backed import Executor
 from codtdq.planning.roles import kind_of
-from codtdq.schemes.lowered import ProjectedForm
 
 
 def unsupported_reason(operator: QuantOperator) -> str | None:
@@ -28,7 +27,7 @@ def unsupported_reason(operator: QuantOperator) -> str | None:
     if reason is not None:
         return reason
     inputs, shared = lowered_input(operator), weight_group(operator)
-    if not isinstance(inputs, ProjectedForm):
+    if not isinstance(inputs, Any):
         return f"its input scheme {operator.input_scheme.kind!r} has no kernel"
     act, kind = inputs.spec, kind_of(operator)
     if isinstance(operator, nn.Conv2d | nn.Conv1d):
@@ -51,10 +50,10 @@ def token_group(act: ActivationSpec) -> int:
     return act.group_size if act.mode == "per_token_group" else SLAB
 
 
-def projected(operator: QuantOperator) -> ProjectedForm:
+def projected(operator: QuantOperator) -> Any:
     """The form of an operator's input, which is known to be one that has kernels."""
     inputs = lowered_input(operator)
-    assert isinstance(inputs, ProjectedForm)
+    assert isinstance(inputs, Any)
     return inputs
 
 

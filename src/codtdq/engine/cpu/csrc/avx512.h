@@ -63,7 +63,7 @@ struct Avx512 : Lanes<16> {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
       const __m512 a = (__m512)four[2 * i], b = (__m512)four[2 * i + 1];
-      half[i] = joined(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      half[i] = joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
     const __m512 a = (__m512)half[0], b = (__m512)half[1];
     return joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));

@@ -13,7 +13,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 7
+#define COD_ABI_VERSION 8
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -214,8 +214,9 @@ COD_API int64_t cod_carrier_depth(int64_t channels);
 typedef struct {
   const int8_t *data; /* [rows, stride] */
   int64_t stride;
-  const float *unit; /* [ceil(rows / unit_rows)] */
+  const float *unit; /* [ceil(rows / unit_rows)], or [..., unit_stride] */
   int64_t unit_rows;
+  int64_t unit_stride; /* 0: one for all channels; else one for each (depthwise only) */
 } cod_carrier;
 
 /* multiplier: [rows, K] (groups) or [1] or [channels] (fixed steps); 0 where there is none; may be
@@ -226,16 +227,39 @@ typedef struct {
   float *unit;
   int64_t unit_rows;
   uint8_t *multiplier;
+  int64_t unit_stride; /* 0: units have no channels */
 } cod_carried;
+
+/* Groups from their least to their largest value, zero inside (asymmetric, bits 2..7), or under
+ * their largest magnitude (bits 2..8). The multipliers m, m - 1, ... are tried under the zero-point
+ * of the first; the least sum of squared errors wins, values that fall to zero counting
+ * 1 + zero_weight times. */
+typedef struct {
+  int32_t bits, group;
+  int32_t trials; /* 1..COD_MAX_TRIALS */
+  int32_t asymmetric;
+  float zero_weight;
+  cod_transform transform; /* of every row, first */
+} cod_carry_spec;
 
 /* Token groups: symmetric under DCRP, or asymmetric (bits 2..7; largest and least value only). With
  * unit_rows > 1 the largest step of so many rows makes their unit. */
 COD_API int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t asymmetric,
                                  const cod_carried *out, int32_t threads);
 
-/* Given steps, count = 1 or channels; M = 1 for a single one. zero: zero-points 0..2^bits - 1 (bits
- * 2..7), or NULL: symmetric. unit_rows: all rows, or what one NaN may reach. A NaN among the steps
- * makes every unit NaN; others must be at least COD_LEAST_STEP. */
+/* Token groups (out->unit_stride is 0), and groups of pixels of a channel: unit_rows pixels are an
+ * image, units [images] or, with unit_stride, [images, unit_stride]; multiplier [images
+ * ceil(unit_rows / group), channels]. */
+COD_API int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec,
+                                 const cod_carried *out, int32_t threads);
+COD_API int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spec,
+                                 const cod_carried *out, int32_t threads);
+
+/* Given steps, count = 1 or channels; M = 1 for a single one. zero: zero-points 0..2^bits - 1, or
+ * NULL: symmetric. 8 bits with a zero-point (count = 1): q - z in -254..254 is the sum of bytes c
+ * and channels + c of a row. unit_rows: all rows, or what one NaN may reach. With unit_stride the
+ * steps of channels are units. A NaN among the steps makes every unit (with unit_stride: that of
+ * its channel) NaN; others must be at least COD_LEAST_STEP. */
 COD_API int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step,
                                 const int32_t *zero, int64_t count, int32_t pre,
                                 const cod_carried *out, int32_t threads);

@@ -207,11 +207,14 @@ extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometr
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
   if (taps > kMostTaps) return COD_BAD_ARGUMENT;
   if (pixels == 0) return COD_OK;
-  if (!x->unit || x->unit_rows != g.in_h * g.in_w) return COD_BAD_ARGUMENT;
+  if (!x->unit || x->unit_rows != g.in_h * g.in_w || (x->unit_stride && x->unit_stride < channels))
+    return COD_BAD_ARGUMENT;
   std::vector<float> whole((size_t)(taps * channels)), scale((size_t)(g.batch * channels));
   for (int64_t i = 0; i < taps * channels; i++) whole[i] = (float)weight[i];
   for (int64_t i = 0; i < g.batch * channels; i++)
-    scale[i] = x->unit[i / channels] * factor[i % channels];
+    scale[i] = (x->unit_stride ? x->unit[i / channels * x->unit_stride + i % channels]
+                               : x->unit[i / channels]) *
+               factor[i % channels];
   cod_input codes{};
   codes.codes = x->data, codes.code_stride = x->stride;
   return share(Depthwise(codes, g, channels, 1, whole.data(), scale.data(), *y),

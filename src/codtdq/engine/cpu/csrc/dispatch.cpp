@@ -73,6 +73,7 @@ double cod_constant(const char *name) {
       {"WEIGHT_BYTES", sizeof(cod_weight)},
       {"CARRIER_BYTES", sizeof(cod_carrier)},
       {"CARRIED_BYTES", sizeof(cod_carried)},
+      {"CARRY_SPEC_BYTES", sizeof(cod_carry_spec)},
       {"CARRIER_WEIGHT_BYTES", sizeof(cod_carrier_weight)},
       {"ATTENTION_BYTES", sizeof(cod_attention)},
   };

@@ -115,6 +115,8 @@ struct CarryPlan {
   float levels;     // asymmetric: largest code
   float low, high;  // symmetric: limits of codes
   float most;       // largest multiplier
+  int trials;       // multipliers to try
+  float zero_weight;
 };
 
 // Steps of groups, NaN where a value is not finite; `bounded`: they may not grow; `least`: of
@@ -205,6 +207,15 @@ struct Kernels {
                       const float *units, int64_t n, const CarryPlan &plan, const CarryTable &out);
   void (*carry_groups)(const float *x, int64_t channels, int group, const CarryTable &table,
                        int8_t *to);
+  // better multipliers of `block.lanes` groups, from the entries of a table on: those with the
+  // least errors of `plan.trials`
+  void (*carry_try)(const GroupBlock &block, const float *units, const CarryPlan &plan,
+                    const CarryTable &table);
+  // of groups of n pixels, rows of channels: their steps and least values; better multipliers
+  void (*carry_pixel_steps)(const float *const *rows, int n, int64_t channels,
+                            const CarryPlan &plan, float *step, float *least);
+  void (*carry_try_pixels)(const float *const *rows, int n, int64_t channels, const float *units,
+                           const CarryPlan &plan, const CarryTable &table);
   // with an entry for each channel, or one for all; whether all values are finite
   bool (*carry_each)(const float *x, int64_t channels, bool each, const CarryTable &table,
                      int8_t *to);

@@ -20,4 +20,6 @@ COD_KIND(carry_groups, 32)
 COD_KIND(carry_fixed, 33)
 COD_KIND(carrier_product, 34)
 COD_KIND(carrier_depthwise, 35)
+COD_KIND(carry_tokens, 36)
+COD_KIND(carry_pixels, 37)
 #undef COD_KIND

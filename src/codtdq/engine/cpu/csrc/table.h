@@ -74,6 +74,9 @@ constexpr Kernels table_of() {
   k.carry_table = Carry<Isa>::table;
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
+  k.carry_try = Carry<Isa>::try_groups;
+  k.carry_pixel_steps = Carry<Isa>::pixel_steps;
+  k.carry_try_pixels = Carry<Isa>::try_pixels;
   k.turn = Carry<Isa>::turn;
   k.attention[COD_ATTENTION_FLOAT] = {Attention<Isa>::memory, Attention<Isa>::run};
   k.attention[COD_ATTENTION_INT16] = {Attention16<Isa>::memory, Attention16<Isa>::run};
