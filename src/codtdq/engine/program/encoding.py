@@ -30,6 +30,7 @@ KINDS = {
     "carry_fixed": 33,
     "carrier_product": 34,
     "carrier_depthwise": 35,
+    "chain": 64,
     "carry_tokens": 36,
     "carry_pixels": 37,
 }

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from codtdq.engine.program.chains import join_rows
+from codtdq.engine.program.epilogues import join, reuse
 from codtdq.engine.program.layout import Buffer, Place, Space
 from codtdq.engine.program.lowering import Instruction, Lowering
 
-ELEMENTWISE = {"unary", "binary"}
-EPILOGUES = {1: "relu", 2: "gelu"}  # unary operations that every product has
+PASSES = ("epilogues", "chains", "in_place")
 
 
-def improve(low: Lowering, outputs: list[tuple[int, Place]]) -> int:
-    """Apply all passes and place the results; returns how many instructions vanished."""
-    before = len(low.instructions)
+def improve(
+    low: Lowering, outputs: list[tuple[int, Place]], passes: Collection[str] = PASSES
+) -> dict[str, int]:
+    """Apply passes and place the results; returns how many instructions each pass has changed."""
     _write_outputs(low, outputs)
-    return before - len(low.instructions) + len(outputs)
+    found = {}
+    if "epilogues" in passes:
+        low.instructions, found["epilogues"] = join(low.instructions)
+    if "chains" in passes:
+        low.instructions, found["chains"] = join_rows(low.instructions)
+    if "in_place" in passes:
+        found["in_place"] = reuse(low.instructions)
+    return found
 
 
 def _write_outputs(low: Lowering, outputs: list[tuple[int, Place]]) -> None:

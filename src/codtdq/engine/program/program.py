@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ctypes import c_int64, c_void_p
 from typing import Any
 
@@ -23,7 +23,7 @@ from codtdq.engine.program.constants import Constants, Pool
 from codtdq.engine.program.encoding import Arrays
 from codtdq.engine.program.lowering import Instruction, Lowering
 from codtdq.engine.program.memory import plan
-from codtdq.engine.program.passes import improve
+from codtdq.engine.program.passes import PASSES, improve
 from codtdq.engine.program.traced import NotCapturable, Value, record
 from codtdq.errors import UnsupportedError
 
@@ -39,6 +39,7 @@ class Program:
         examples: tuple[Tensor, ...],
         *,
         pool: Pool | None = None,
+        passes: Collection[str] = PASSES,
     ) -> None:
         _check(examples)
         recording = record(model, examples)
@@ -48,7 +49,7 @@ class Program:
         self._structure = recording.structure
         self._leaves: list[Any] = []
         self._results: list[tuple[int, ...]] = []
-        self.fused = improve(low, self._place_outputs(low))
+        self.passes = improve(low, self._place_outputs(low), passes)
         self._constants = low.constants.tensors
         self.arena_bytes = plan(low.instructions)
         self.kinds = [one.kind for one in low.instructions]
@@ -147,8 +148,9 @@ class Program:
 
     def __repr__(self) -> str:
         shapes = ", ".join("x".join(map(str, shape)) for shape in self._shapes)
+        fused = ", ".join(f"{count} in {name}" for name, count in self.passes.items() if count)
         return (
-            f"Program({shapes}: {len(self.kinds)} instructions, {self.fused} fused, "
+            f"Program({shapes}: {len(self.kinds)} instructions, {fused or 'nothing'} fused, "
             f"arena {self.arena_bytes / 2**20:.1f} MiB)"
         )
 

@@ -24,6 +24,9 @@ from codtdq.engine.program.rules_elementwise import optional
 from codtdq.engine.program.traced import Node, NotCapturable, Value
 
 
+INT16 = 1  # COD_ATTENTION_INT16
+
+
 def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
     """The place of float weights [K, N], which `matrix` makes of a source, in panels."""
 
@@ -178,8 +181,7 @@ def attention(low: Lowering, node: Node) -> None:
     y = low.output(value, (0, 2, 1, 3))  # heads side by side: what follows joins them
     scale = node.settings.get("scale")
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if q.strides[-1] != 1:
-        q = low.copied(q)
+    q, k, v = (one if one.strides[-1] == 1 else low.copied(one) for one in (q, k, v))
     bias = None
     if mask is not None:
         if isinstance(mask, Tensor) and mask.dtype is torch.bool:
@@ -191,6 +193,6 @@ def attention(low: Lowering, node: Node) -> None:
         if bias.strides[-1] != 1 and bias.shape[-1] > 1:
             bias = low.copied(bias)
         bias = bias.expand((*value.shape[:3], k.shape[2]))
-    low.emit("attention", [y, q, k, v, bias], floats=[scale])
+    low.emit("attention", [y, q, k, v, bias, None, None], [INT16], [scale])
 
 

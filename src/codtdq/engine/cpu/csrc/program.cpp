@@ -14,8 +14,6 @@ namespace cod {
 #define COD_KIND(name, number) extern const Kind kKind_##name;
 #include "program_kinds.h"
 
-namespace {
-
 const Kind *kind_of(int32_t number) {
   switch (number) {
 #define COD_KIND(name, own) \
@@ -26,6 +24,8 @@ const Kind *kind_of(int32_t number) {
       return nullptr;
   }
 }
+
+namespace {
 
 constexpr int64_t kMost = (int64_t)1 << 46;  // bytes of a buffer: sums and products cannot overflow
 

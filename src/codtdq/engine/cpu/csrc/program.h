@@ -34,6 +34,7 @@
 namespace cod {
 
 using Operand = cod_operand;
+constexpr int32_t kScratchSpace = 100;  // inside of chains only: no program may name it
 
 // Bytes of one element of a type, 0 if there is no such type.
 inline int64_t size_of(int32_t type) {
@@ -64,7 +65,7 @@ struct Instruction {
   int64_t int_count;
   const double *floats;
   int64_t float_count;
-  std::unique_ptr<Prepared> prepared;
+  std::shared_ptr<const Prepared> prepared;  // chains share it between threads
 
   bool has(int64_t i) const { return i < operand_count && operands[i].space != COD_SPACE_NONE; }
 };
@@ -84,10 +85,12 @@ struct Run {
   const uint8_t *const *inputs;
   uint8_t *const *outputs;
   int threads;
+  uint8_t *scratch = nullptr;  // of a chain's block of rows (program_chain.cpp)
 
   template <typename T>
   const T *read(const Operand &x) const {
     const uint8_t *base = x.space == COD_SPACE_ARENA      ? arena
+                          : x.space == kScratchSpace      ? scratch
                           : x.space == COD_SPACE_CONSTANT ? constants[x.buffer]
                           : x.space == COD_SPACE_INPUT    ? inputs[x.buffer]
                                                           : outputs[x.buffer];
@@ -95,7 +98,9 @@ struct Run {
   }
   template <typename T>
   T *write(const Operand &x) const {
-    uint8_t *base = x.space == COD_SPACE_ARENA ? arena : outputs[x.buffer];
+    uint8_t *base = x.space == COD_SPACE_ARENA ? arena
+                    : x.space == kScratchSpace ? scratch
+                                               : outputs[x.buffer];
     return reinterpret_cast<T *>(base + x.offset);
   }
 };
@@ -107,6 +112,8 @@ struct Kind {
   bool (*check)(Instruction &, const Build &);
   int32_t (*run)(const Instruction &, const Run &);  // COD_OK, COD_NO_MEMORY or COD_BAD_ARGUMENT
 };
+
+const Kind *kind_of(int32_t number);  // NULL: there is none
 
 // Helpers of checks.
 

@@ -22,4 +22,5 @@ COD_KIND(carrier_product, 34)
 COD_KIND(carrier_depthwise, 35)
 COD_KIND(carry_tokens, 36)
 COD_KIND(carry_pixels, 37)
+COD_KIND(chain, 64)
 #undef COD_KIND

@@ -42,7 +42,7 @@ bool check_affine(const Instruction &one, int64_t channels) {
 
 bool check_norm(Instruction &one, const Build &) {
   return one.float_count == 1 && check_rows(one) &&
-         check_affine(one, static_cast<Rows &>(*one.prepared).channels);
+         check_affine(one, static_cast<const Rows &>(*one.prepared).channels);
 }
 bool check_softmax(Instruction &one, const Build &) {
   return one.operand_count == 2 && check_rows(one);
