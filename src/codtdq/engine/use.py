@@ -194,7 +194,7 @@ def backend_of(model: nn.Module) -> BackendRecord | None:
     """The record of a model that was put on a backend, with what was captured so far."""
     record: BackendRecord | None = getattr(model, ATTRIBUTE, None)
     captured = captured_of(model)
-    if record is None or captured is None:
+    if record is None or captured is None or not captured.met:
         return record
     programs = tuple(map(repr, captured.programs))
     return replace(record, programs=programs, uncaptured=captured.refusal)

@@ -49,6 +49,11 @@ class Captured:
         return program(*inputs)
 
     @property
+    def met(self) -> bool:
+        """Whether an input came that a program might serve."""
+        return bool(self._programs)
+
+    @property
     def programs(self) -> list[Program]:
         """The programs that there are, the latest last."""
         return [one for one in self._programs.values() if one is not None]

@@ -75,11 +75,11 @@ class Program:
         engine = library.engine()
         constants = [(one.data_ptr(), _bytes(one)) for one in self._constants]
         sizes = [[4 * _count(shape) for shape in group] for group in (self._shapes, self._results)]
-        arrays = Arrays(instructions, constants, *sizes, self.arena_bytes)
-        code, handle, wrong = arrays.build(engine)
+        self.arrays = Arrays(instructions, constants, *sizes, self.arena_bytes)
+        code, handle, wrong = self.arrays.build(engine)
         if code or handle is None:
-            what = instructions[wrong] if 0 <= wrong < len(instructions) else "its sizes"
-            raise UnsupportedError(f"the engine refused a program: {what}")
+            what = instructions[wrong].kind if 0 <= wrong < len(instructions) else "its sizes"
+            raise NotCapturable(f"the engine refused instruction {wrong} of a program: {what}")
         return handle
 
     def __call__(self, *inputs: Tensor) -> Any:

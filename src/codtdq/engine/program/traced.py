@@ -108,8 +108,7 @@ class Recorder:
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
         for tensor in tree_flatten((args, kwargs))[0]:
-            if isinstance(tensor, Traced) and tensor.stale is not None:
-                raise NotCapturable(f"it reads a view of a tensor that {tensor.stale} has changed")
+            _check_readable(tensor)
         meta = tree_map(self._meta, (args, kwargs))
         try:
             found = SHAPES.get(name, function)(*meta[0], **meta[1])
@@ -145,8 +144,6 @@ class Recorder:
         return target
 
     def _wrap(self, meta: Tensor, value: Value) -> Traced:
-        if meta.dtype is not torch.float32:
-            raise NotCapturable(f"it computes in {meta.dtype} from its input")
         made = Traced(meta, value, self)
         self._sharing.setdefault(_storage(meta), []).append(weakref.ref(made))
         return made
@@ -235,8 +232,20 @@ def record(forward: Callable[..., Any], examples: tuple[Tensor, ...]) -> Recordi
             text = " ".join(str(error).split())
             raise NotCapturable(f"the recording failed: {type(error).__name__}: {text}") from error
     leaves, structure = tree_flatten(outputs)
+    for leaf in leaves:
+        _check_readable(leaf)
     plain = [leaf.value if isinstance(leaf, Traced) else leaf for leaf in leaves]
     return Recording(recorder.inputs, recorder.nodes, plain, structure)
+
+
+def _check_readable(x: Any) -> None:
+    """Refuse stand-ins of other types than float32, and those whose memory has changed."""
+    if not isinstance(x, Traced):
+        return
+    if x.meta.dtype is not torch.float32:
+        raise NotCapturable(f"it computes in {x.meta.dtype} from its input")
+    if x.stale is not None:
+        raise NotCapturable(f"it reads a view of a tensor that {x.stale} has changed")
 
 
 def _storage(meta: Tensor) -> int:
