@@ -42,18 +42,20 @@ torch.manual_seed(0)
 model, x = Net().eval(), torch.randn(1, 3, 8, 8)
 if sys.argv[2] == "quantized":
     model = codtdq.quantize(model, "cod-tdq-plus", calibration=[x])
-passes = ("epilogues", "in_place") if sys.argv[3] == "plain" else ("epilogues", "chains", "in_place")
-program, chance = Program(lambda x: type(model).forward(model, x), (x,), passes=passes), random.Random(int(sys.argv[1]))
+passes = ["epilogues", "in_place"] + ["chains"] * (sys.argv[3] == "chains")
+program = Program(lambda x: type(model).forward(model, x), (x,), passes=passes)
+chance = random.Random(int(sys.argv[1]))
 arrays, engine = program.arrays, library.engine()
 parts = [arrays.records, arrays.operands, arrays.ints, arrays.floats]
 saved = [bytes(part) for part in parts]
 refused = ran = 0
-for _ in range(1500):
+for _ in range(400):
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         part = chance.choice(parts)
         at = chance.randrange(ctypes.sizeof(part) // 8) * 8
         old = int.from_bytes(bytes(part)[at : at + 8], "little", signed=True)
-        new = chance.choice((old + 1, old - 1, old * 2, -old, 0, -1, 1 << chance.randrange(63), chance.randrange(1 << 62)))
+        wild = (1 << chance.randrange(63), chance.randrange(1 << 62))
+        new = chance.choice((old + 1, old - 1, old * 2, -old, 0, -1, *wild))
         ctypes.memmove(ctypes.addressof(part) + at, (new % (1 << 64)).to_bytes(8, "little"), 8)
     code, handle, wrong = arrays.build(engine)
     assert (code == 0) == (handle is not None)
@@ -76,7 +78,7 @@ for _ in range(1500):
         ctypes.memmove(part, old, len(old))
 assert arrays.build(engine)[0] == 0
 print(refused, ran)
-assert refused > 300 and ran > 50
+assert refused > 80 and ran > 20
 """
 
 

@@ -129,7 +129,9 @@ def test_residual_and_concatenation(passes):
 
 
 def test_epilogues_vanish():
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.GELU(), nn.Conv2d(8, 4, 1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.GELU(), nn.Conv2d(8, 4, 1)
+    )
     x = torch.randn(1, 3, 8, 8)
     assert "unary" not in Program(model, (x,), passes=("epilogues",)).kinds
     assert Program(model, (x,), passes=()).kinds.count("unary") == 2

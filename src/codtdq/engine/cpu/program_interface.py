@@ -7,6 +7,7 @@ from typing import Any
 
 AXES = 8
 
+
 class Operand(Structure):
     """cod_operand."""
 

@@ -101,4 +101,3 @@ def _fill(record: Operand, place: Place | None) -> None:
     record.offset = base + place.offset * place.type.size
     for axis, (n, stride) in enumerate(zip(place.shape, place.strides)):
         record.shape[axis], record.stride[axis] = n, stride
-

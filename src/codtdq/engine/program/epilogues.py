@@ -1,4 +1,4 @@
-"""Work that joins what is before it: activations and sums along with a product, results in place."""
+"""Work that joins what is before it: activations and sums in a product, results in place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def join(instructions: list[Instruction]) -> tuple[list[Instruction], int]:
                 continue
             if one.operands[0] is not None and one.operands[0].buffer is not source.buffer:
                 maker.operands[0] = target
-                writers[target.buffer] = [made[0] if at == index else at for at in writers[target.buffer]]
+                writers[target.buffer] = [
+                    made[0] if at == index else at for at in writers[target.buffer]
+                ]
             gone.add(index)
             break
     return [one for index, one in enumerate(instructions) if index not in gone], len(gone)
@@ -59,9 +61,7 @@ def _moved(maker: Instruction, source: Place, one: Instruction) -> Place | None:
         return None
     if source.shape != y.shape or own.size != source.size or own.offset != source.offset:
         return None
-    same = all(
-        n == 1 or a == b for n, a, b in zip(source.shape, source.strides, y.strides)
-    )
+    same = all(n == 1 or a == b for n, a, b in zip(source.shape, source.strides, y.strides))
     return replace(own, buffer=y.buffer, offset=y.offset) if same else None
 
 
@@ -74,13 +74,9 @@ def _activate(maker: Instruction, one: Instruction) -> bool:
 
 
 def _add(
-    maker: Instruction,
-    one: Instruction,
-    source: Place,
-    made: int,
-    writers: dict[Buffer, list[int]],
+    maker: Instruction, one: Instruction, source: Place, made: int, writers: dict[Buffer, list[int]]
 ) -> bool:
-    """x + product: the product adds x."""
+    """Let the product of x + product add x."""
     if maker.kind != "conv" or one.ints[0] != ADD or maker.operands[4] is not None:
         return False
     others = [place for place in one.reads() if place is not source]
@@ -113,8 +109,10 @@ def reuse(instructions: list[Instruction]) -> int:
                 continue
             if own.space is not Space.ARENA or y.buffer.space is not Space.ARENA:
                 continue
-            if lives[own][1] != index or lives[y.buffer][0] != index or source != replace(
-                y, buffer=own
+            if (
+                lives[own][1] != index
+                or lives[y.buffer][0] != index
+                or source != replace(y, buffer=own)
             ):
                 continue
             renamed[y.buffer] = own

@@ -81,7 +81,7 @@ class Lowering:
         return self.constants.place(x)
 
     def rows_last(self, x: Any) -> Place:
-        """x with its last axis side by side."""
+        """Return x with its last axis side by side."""
         place = self.place(x)
         return place if _side_by_side(place, -1) else self.copied(place)
 
@@ -192,7 +192,10 @@ def _suits(place: Place, order: Sequence[int], uniform: bool) -> bool:
     turned = place.permute(order)
     if not _side_by_side(turned, -1):
         return False
-    return not uniform or turned.reshape((turned.size // turned.shape[-1], turned.shape[-1])) is not None
+    return (
+        not uniform
+        or turned.reshape((turned.size // turned.shape[-1], turned.shape[-1])) is not None
+    )
 
 
 def _needed(recording: Recording) -> list[Node]:

@@ -180,5 +180,3 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _bytes(x: Tensor) -> int:
     return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()
-
-

@@ -81,7 +81,9 @@ def convolution(
     if transposed:
         raise NotImplementedError("transposed convolutions")
     count = len(weight.shape) - 2
-    wide = [list(given) * (count if len(given) == 1 else 1) for given in (stride, padding, dilation)]
+    wide = [
+        list(given) * (count if len(given) == 1 else 1) for given in (stride, padding, dilation)
+    ]
     sides = [
         (n + 2 * pad - gap * (k - 1) - 1) // step + 1
         for n, k, step, pad, gap in zip(x.shape[2:], weight.shape[2:], *wide)
@@ -108,7 +110,10 @@ def grid_sample(x: Tensor, grid: Tensor, *settings: Any) -> Tensor:
         for end in ("", "_")
         for kind in ("Tensor", "Scalar")
     ),
-    *(f"aten.{name}.default" for name in ("maximum", "minimum", "relu", "relu_", "sigmoid", "gelu")),
+    *(
+        f"aten.{name}.default"
+        for name in ("maximum", "minimum", "relu", "relu_", "sigmoid", "gelu")
+    ),
     *(f"aten.{name}.default" for name in ("silu", "silu_", "tanh", "cos", "sin", "exp", "clone")),
     *(f"aten.{name}.default" for name in ("clamp_min", "clamp", "sqrt", "rsqrt", "abs", "neg")),
 )

@@ -87,7 +87,9 @@ class Recorder:
         self.inputs.append(value)
         return self._wrap(torch.empty(example.shape, device="meta"), value)
 
-    def record(self, name: str, args: tuple[Any, ...], shape: Iterable[int], **settings: Any) -> Traced:
+    def record(
+        self, name: str, args: tuple[Any, ...], shape: Iterable[int], **settings: Any
+    ) -> Traced:
         """A node that an operator describes itself, with one dense result."""
         node = Node(name, self._plain(args), self._plain(settings))
         self.nodes.append(node)
@@ -189,7 +191,9 @@ class Traced(Tensor):
         return f"Traced({tuple(self.shape)})"
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise NotCapturable(f"{function} is called on a recorded tensor after the recording")
 
 
@@ -254,5 +258,3 @@ def _storage(meta: Tensor) -> int:
 
 def _blank(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride()) if isinstance(x, Traced) else x
-
-
