@@ -16,7 +16,7 @@ from codtdq.schemes.projected import ProjectedRange
 
 
 def unit_of(module: nn.Module, ranges: str) -> str:
-    """ "token", "image" or "channel"; ranges: as `CarrySpec` calls them."""
+    """What may have a unit: "token", "image" or "channel"; ranges: as `CarrySpec` calls them."""
     if isinstance(module, nn.Linear):
         return "token"
     if kind_of(module) == "depthwise":

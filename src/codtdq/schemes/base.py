@@ -85,7 +85,7 @@ class InputScheme(Scheme):
         return None
 
     def carry(self, tokens: Tensor) -> Carried | None:
-        """Carriers of tokens [B, N, C], all rows after one another; None: x_hat has no such form."""
+        """Carriers of tokens [B, N, C], row after row; None: x_hat has no such form."""
         return None
 
     def reference(self, tokens: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ Scales, shifts and orders fold into whatever produced the input; R is 5 addition
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,9 @@ import torch
 from torch import Tensor
 
 from codtdq.numerics.carrier import Carried
+from codtdq.numerics.rotation import rotate_blocks
 from codtdq.schemes.base import InputScheme, build_input_scheme
 from codtdq.schemes.lowered import LoweredInput, RowTransform, Unlowered
-
-BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -148,22 +146,6 @@ class Transformed(InputScheme):
     def settings(self) -> dict[str, Any]:
         """The inner scheme, and whether blocks are rotated."""
         return {"inner": self.inner.record(), "hadamard": self.hadamard}
-
-
-def rotate_blocks(x: Tensor) -> Tensor:
-    """Orthonormal 32-point Hadamard transform of each whole block of the last dimension."""
-    whole = x.shape[-1] // BLOCK * BLOCK
-    if not whole:
-        return x
-    y = x[..., :whole].unflatten(-1, (-1, BLOCK))
-    size = 1
-    while size < BLOCK:  # butterflies: 5 additions per value
-        pairs = y.unflatten(-1, (-1, 2, size))
-        first, second = pairs.unbind(-2)
-        y = torch.stack((first + second, first - second), -2).flatten(-3)
-        size *= 2
-    y = (y / math.sqrt(BLOCK)).flatten(-2)
-    return y if whole == x.shape[-1] else torch.cat((y, x[..., whole:]), -1)
 
 
 def _kept(value: Tensor | None, dtype: torch.dtype) -> Tensor:

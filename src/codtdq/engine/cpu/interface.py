@@ -18,8 +18,6 @@ CONSTANTS = {
     "WEIGHT_OFFSET": 8,
     "MAX_GROUP": MAX_GROUP,
     "MAX_TRIALS": MAX_TRIALS,
-    "WIDE_LOWEST": -112,
-    "WIDE_HIGHEST": 127,
     "LARGEST_CARRIER": carrier.LARGEST,
     "LARGEST_MULTIPLIER": carrier.LARGEST_MULTIPLIER,
     "LONGEST_SUM": carrier.LONGEST_SUM,
@@ -72,32 +70,6 @@ class Quantized(Structure):
     ]
 
 
-class SearchSpec(Structure):
-    """cod_search_spec with its cod_transform."""
-
-    _fields_ = [
-        *[(name, c_int32) for name in ("bits", "group", "trials", "zero_point")],
-        ("zero_weight", c_float),
-        ("unit", c_float),
-        *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
-        ("hadamard", c_int64),
-    ]
-
-
-class Input(Structure):
-    """cod_input."""
-
-    _fields_ = [
-        ("codes", c_void_p),
-        ("code_stride", c_int64),
-        ("step", c_void_p),
-        ("sums", c_void_p),
-        ("row_groups", c_int64),
-        ("step_mode", c_int32),
-        ("wide", c_int32),
-    ]
-
-
 class Output(Structure):
     """cod_output."""
 
@@ -145,29 +117,6 @@ class Deform(Structure):
             "offset_row",
             "offset_column",
         )
-    ]
-
-
-class Weight(Structure):
-    """cod_weight."""
-
-    _fields_ = [
-        *[
-            (name, c_int64)
-            for name in (
-                "outputs",
-                "taps",
-                "inputs",
-                "groups",
-                "panels",
-                "panel_bytes",
-                "packed_bytes",
-                "scale_count",
-            )
-        ],
-        *[(name, c_int32) for name in ("group", "weight_group", "columns", "exact")],
-        ("packed", c_void_p),
-        ("scales", c_void_p),
     ]
 
 
@@ -265,12 +214,9 @@ STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
     "QUANTIZED_BYTES": Quantized,
-    "SEARCH_SPEC_BYTES": SearchSpec,
-    "INPUT_BYTES": Input,
     "OUTPUT_BYTES": Output,
     "GEOMETRY_BYTES": Geometry,
     "DEFORM_BYTES": Deform,
-    "WEIGHT_BYTES": Weight,
     "CARRIER_BYTES": CarrierInput,
     "CARRIED_BYTES": CarriedOutput,
     "CARRY_SPEC_BYTES": CarrySpec,
@@ -294,49 +240,6 @@ def declare(library: Any) -> None:
         c_int32,
     ]
     library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int32]
-    library.cod_quantize_fixed.argtypes = [
-        POINTER(Rows),
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_int32,
-        c_int32,
-        POINTER(Quantized),
-        c_int32,
-    ]
-    library.cod_search_tokens.argtypes = library.cod_search_pixels.argtypes = [
-        POINTER(Rows),
-        c_int64,
-        POINTER(SearchSpec),
-        POINTER(Quantized),
-        c_int32,
-    ]
-    library.cod_weight_describe.argtypes = [
-        c_int64,
-        c_int64,
-        c_int64,
-        c_int32,
-        c_int32,
-        POINTER(Weight),
-    ]
-    library.cod_weight_pack.argtypes = [c_void_p, c_void_p, c_void_p, POINTER(Weight), c_int32]
-    library.cod_conv.argtypes = [
-        POINTER(Input),
-        POINTER(Geometry),
-        POINTER(Weight),
-        POINTER(Output),
-        c_int32,
-    ]
-    library.cod_depthwise.argtypes = [
-        POINTER(Input),
-        POINTER(Geometry),
-        c_int64,
-        c_int32,
-        c_void_p,
-        POINTER(Output),
-        c_int32,
-    ]
     library.cod_deform_rows.argtypes = [
         c_void_p,
         c_void_p,

@@ -22,8 +22,9 @@ One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 method at a time (`base_ranges`).
 
 Products are those of integer engines: y = u v (sum of m (q_x - z) times p q_w), both factors signed
-bytes, one exact sum whatever the groups (`numerics.carrier`). Scales, shifts and orders fold into the operator before, or are applied
-while its output is quantized; the rotation is 5 additions per value.
+bytes, one exact sum whatever the groups (`numerics.carrier`). Scales, shifts and orders fold into
+the operator before, or are applied while its output is quantized; the rotation is 5 additions per
+value.
 
 The image itself has 8 static bits, as for every method here; attention's own products stay float.
 An operator that runs several times per image (a shared head) is fitted on its first call, with the

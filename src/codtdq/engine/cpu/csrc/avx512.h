@@ -22,9 +22,6 @@ struct Avx512 : Lanes<16> {
   COD_INLINE Floats load_some(const float *x, int64_t n) {
     return (Floats)_mm512_maskz_loadu_ps(first(n), x);
   }
-  COD_INLINE Ints load_some_ints(const int32_t *x, int64_t n) {
-    return (Ints)_mm512_maskz_loadu_epi32(first(n), x);
-  }
   COD_INLINE void store_some(Floats v, float *x, int64_t n) {
     _mm512_mask_storeu_ps(x, first(n), (__m512)v);
   }
@@ -131,11 +128,6 @@ struct Avx512 : Lanes<16> {
   COD_INLINE Floats gather(const float *x, const int32_t *at) {
     return (Floats)_mm512_i32gather_ps(_mm512_loadu_si512(at), x, 4);
   }
-  COD_INLINE Floats reciprocal(Floats x) {
-    const Floats guess = (Floats)_mm512_rcp14_ps((__m512)x);
-    return fma(guess, fnma(guess, x, all(1.0f)), guess);
-  }
-
   COD_INLINE Floats codes_as_floats(const int8_t *codes) {
     const __m128i bytes = _mm_loadu_si128((const __m128i *)codes);
     return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
@@ -176,26 +168,6 @@ struct Avx512 : Lanes<16> {
   static constexpr int kPairVectors = 3;
   COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
     return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
-  }
-
-  static constexpr int kGroup = 32, kRows = 6;
-
-  template <int GROUP>
-  COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool,
-                      Ints (&d)[kRows][2]) {
-    const int quads = (GROUP ? GROUP : group) / 4;
-#pragma GCC unroll 8
-    for (int q = 0; q < quads; q++, w += 8 * kWidth) {
-      const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++) {
-        int32_t four;
-        __builtin_memcpy(&four, x[r] + at + 4 * q, 4);
-        const __m512i b = _mm512_set1_epi32(four);
-        d[r][0] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], w0, b);
-        d[r][1] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][1], w1, b);
-      }
-    }
   }
 
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;

@@ -241,9 +241,7 @@ class Fixed {
     }
   }
 
-  int64_t block() const {
-    return std::min(std::max<int64_t>(kNear / x_.channels, 1), kMostRows);
-  }
+  int64_t block() const { return std::min(std::max<int64_t>(kNear / x_.channels, 1), kMostRows); }
 
   // Units and multipliers; whether there are bytes to find.
   bool begin() const {

@@ -323,8 +323,8 @@ struct Carry {
         for (int v = 0; v < V; v++) {
           const int left = n - i - v * W;
           if (!SIZE && left <= 0) break;
-          sum[v] = sum[v] + loss_of(values(x + i + v * W, SIZE ? W : left), over, low, high, own,
-                                    plan);
+          sum[v] =
+              sum[v] + loss_of(values(x + i + v * W, SIZE ? W : left), over, low, high, own, plan);
         }
       for (int v = 0; v < V; v++) parts[v][l] = sum[v];
     }
@@ -368,8 +368,8 @@ struct Carry {
         low = Isa::min(v, low);
         high = Isa::max(v, high);
       }
-      const Floats span = plan.asymmetric ? (high - low) / plan.levels
-                                          : Isa::as_floats(largest) / plan.range.qmax;
+      const Floats span =
+          plan.asymmetric ? (high - low) / plan.levels : Isa::as_floats(largest) / plan.range.qmax;
       Isa::store_some(checked(Isa::at_least(span, COD_EPS), largest), steps + c, left);
       Isa::store_some(low, least + c, left);
     }
