@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from codtdq.declarations import declaration_of
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.deform import deform_conv
+from codtdq.engine.program.traced import Traced
 
 
 def float_operators(model: nn.Module) -> dict[str, Any]:
@@ -51,6 +52,10 @@ class DeformExecutor:
 
     def __call__(self, x: Tensor, offsets: Tensor) -> Tensor | None:
         """The module's result, or None where torch has to compute it."""
+        if isinstance(x, Traced) and isinstance(offsets, Traced):
+            shape = (x.shape[0], self._weight.shape[1], *x.shape[2:])
+            settings = {"weight": self._weight, "bias": self._bias}
+            return x.recorder.record("deform3x3", (x, offsets), shape, **settings)
         learns = torch.is_grad_enabled() and (x.requires_grad or offsets.requires_grad)
         plain = x.dtype is offsets.dtype is torch.float32 and x.device.type == "cpu"
         if learns or not plain or library.turned_off() or not x.numel():

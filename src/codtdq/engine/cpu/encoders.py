@@ -21,12 +21,13 @@ class Encoder:
     """Carriers of maps [B, C, *positions] or rows [N, C]."""
 
     def __init__(self, form: LoweredInput) -> None:
-        self._how, self._step, self._zero = form.how, form.step, form.zero
-        self._transform = form.transform or RowTransform()
+        self.how, self.step, self.zero = form.how, form.step, form.zero
+        self.transform = form.transform or RowTransform()
+        self.key = form.content  # those that agree on it give the same carriers
         self._spec: QuantSpec | CarrySpec | None = None
         if form.how.bounds is not None:
-            self._settings = settings_of(form.how.bounds)
-            self._spec = quant_spec(*self._settings)
+            self.settings = settings_of(form.how.bounds)
+            self._spec = quant_spec(*self.settings)
         if form.how.ranges == "pixel" or form.how.bounds is None:
             self._spec = carry_spec(form.how, form.transform)
         self._per_image = form.how.unit != "token"
@@ -37,7 +38,7 @@ class Encoder:
 
     def encode(self, view: Tensor, *, multipliers: bool = False) -> Carriers:
         """Carriers of a view, with their multipliers if they are asked for."""
-        how = self._how
+        how = self.how
         if torch.compiler.is_compiling():
             return self._encode_by_name(view)
         if how.ranges == "pixel":
@@ -55,7 +56,7 @@ class Encoder:
             view,
             how.bits,
             step,
-            self._zero,
+            self.zero,
             per_image=self._per_image,
             per_channel=own,
             multipliers=multipliers,
@@ -63,13 +64,13 @@ class Encoder:
 
     def _shared_step(self, x: Tensor) -> Tensor:
         """The step that all tokens share, [1] or [C], exactly as the reference finds it."""
-        if self._step is not None:
-            return self._step
-        act = self._how.bounds
+        if self.step is not None:
+            return self.step
+        act = self.how.bounds
         assert act is not None
         if act.tau is not None or act.zero_ratio is not None or act.percentile:
             tokens = x if x.ndim == 2 else x.flatten(2).transpose(1, 2)
-            return shared_step(tokens, self._how)
+            return shared_step(tokens, self.how)
         each = act.mode == "per_channel"
         if torch.compiler.is_compiling():
             radius = torch.ops.codtdq.largest_magnitude(x, each)
@@ -79,8 +80,8 @@ class Encoder:
 
     def _encode_by_name(self, view: Tensor) -> Carriers:
         """The same under torch's names, for a compiler to see."""
-        how, ops = self._how, torch.ops.codtdq
-        shift, scale, order, hadamard = self._transform
+        how, ops = self.how, torch.ops.codtdq
+        shift, scale, order, hadamard = self.transform
         searched = (how.bits, how.group, how.trials, how.asymmetric, how.zero_weight)
         if how.ranges == "pixel":
             own = how.unit == "channel"
@@ -90,11 +91,11 @@ class Encoder:
                 view, *searched, shift, scale, order, hadamard, self._per_image
             )
         elif how.ranges == "group":
-            found = ops.carry_groups(view, *self._settings, self._per_image)
+            found = ops.carry_groups(view, *self.settings, self._per_image)
         else:
             own = how.unit == "channel"
             step = self._shared_step(view)
-            found = ops.carry_fixed(view, how.bits, step, self._zero, self._per_image, own)
+            found = ops.carry_fixed(view, how.bits, step, self.zero, self._per_image, own)
         rows = 1
         if self._per_image:
             rows = view.shape[0] if view.ndim == 2 else view.shape[2:].numel()

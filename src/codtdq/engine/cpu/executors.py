@@ -18,8 +18,9 @@ from codtdq.engine.cpu.carriers import (
 from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.encoders import Encoder
 from codtdq.engine.cpu.fit import lowered_input, lowered_weight, padding_of
-from codtdq.engine.cpu.products import Window, pair
+from codtdq.engine.cpu.products import Window, depthwise_outputs, pair
 from codtdq.engine.fusion import activation_of, affine_of
+from codtdq.engine.program.traced import Traced
 from codtdq.operators.backed import BackedOperator, Executor
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.roles import kind_of
@@ -40,33 +41,57 @@ class _Native:
 
     def __init__(self, operator: QuantOperator) -> None:
         # no reference to the operator, which owns this: its memory goes with it at once
-        self._encoder = Encoder(lowered_input(operator))
+        self.encoder = Encoder(lowered_input(operator))
         linear = isinstance(operator, nn.Linear)
-        self._sides = None if linear else sides(operator)
+        self.sides = None if linear else sides(operator)
         self._surround = None if linear else surround(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._sides is None:
+        if isinstance(x, Traced):
+            return self._record(x)
+        if self.sides is None:
             y = self._rows(x, Window((1, 1, x.numel() // x.shape[-1])))
             return y.view(*x.shape[:-1], -1)
         maps = x if x.ndim == 4 else x.unsqueeze(2)
         if self._surround is not None:
             maps = F.pad(maps, *self._surround)
-        window = Window((maps.shape[0], maps.shape[2], maps.shape[3]), *self._sides)
+        window = Window((maps.shape[0], maps.shape[2], maps.shape[3]), *self.sides)
         y = self._rows(maps, window)
         y = y.view(maps.shape[0], *window.out, -1).permute(0, 3, 1, 2)
         return y if x.ndim == 4 else y.squeeze(2)
+
+    def _record(self, x: Traced) -> Tensor:
+        """A node of a recording: what `lower` turns into instructions."""
+        if self.sides is None:
+            return x.recorder.record(
+                "quantized", (x,), (*x.shape[:-1], self.outputs), executor=self
+            )
+        if self._surround is not None:
+            x = F.pad(x, *self._surround)
+        maps = x.shape if x.ndim == 4 else (*x.shape[:2], 1, x.shape[2])
+        out = Window((maps[0], maps[2], maps[3]), *self.sides).out
+        shape = (maps[0], self.outputs, *(out if x.ndim == 4 else out[1:]))
+        return x.recorder.record("quantized", (x,), shape, executor=self)
+
+    @property
+    def outputs(self) -> int:
+        """Channels of the result."""
+        raise NotImplementedError
+
+    def lower(self, emitter: Any) -> None:
+        """Say which product follows, for a captured run."""
+        raise NotImplementedError
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
         raise NotImplementedError
 
     def _carriers(self, x: Tensor) -> Carriers:
-        view = self._encoder.view(x, self._sides is None)
+        view = self.encoder.view(x, self.sides is None)
         if self._shared is None or torch.compiler.is_compiling():
-            return self._encoder.encode(view)
-        carriers: Carriers = self._shared.codes(view, self._encoder.encode)
+            return self.encoder.encode(view)
+        carriers: Carriers = self._shared.codes(view, self.encoder.encode)
         return carriers
 
 
@@ -78,6 +103,13 @@ class _Product(_Native):
         weight = doubled(lowered_weight(operator), lowered_input(operator))
         factor, self._bias = folded(operator, weight.factor)
         self._weights = packed(weight, factor)
+
+    @property
+    def outputs(self) -> int:
+        return self._weights.shape[0]
+
+    def lower(self, emitter: Any) -> None:
+        emitter.product(self._weights, self._bias, self._activation)
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
         carriers, weights = self._carriers(x), self._weights
@@ -115,6 +147,13 @@ class _GroupedConv(_Native):
             for at in range(0, operator.out_channels, each)
         ]
 
+    @property
+    def outputs(self) -> int:
+        return self._weights[0].shape[0] * len(self._weights)
+
+    def lower(self, emitter: Any) -> None:
+        emitter.grouped(self._weights, self._bias, self._activation)
+
     def _rows(self, x: Tensor, window: Window) -> Tensor:
         carriers = self._carriers(x)
         return grouped_carrier_product(
@@ -140,6 +179,13 @@ class _Depthwise(_Native):
             )
             for i in range(self._times)
         ]
+
+    @property
+    def outputs(self) -> int:
+        return self._times * depthwise_outputs(self._parts[0][0].shape[1], self._activation)
+
+    def lower(self, emitter: Any) -> None:
+        emitter.depthwise(self._parts, self._activation)
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
         carriers = self._carriers(x)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.engine.cpu.interface import ABI_VERSION, CONSTANTS, STRUCTURES, declare
+from codtdq.engine.cpu.program_interface import STRUCTURES as PROGRAM_STRUCTURES
+from codtdq.engine.cpu.program_interface import declare as declare_programs
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.numerics import acceleration
 
@@ -135,6 +137,7 @@ def _open() -> Any:
         raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
     try:
         declare(library)
+        declare_programs(library)
     except AttributeError as error:
         raise UnsupportedError(f"{file} is another version: {error}; reinstall codtdq") from error
     _check(library, file)
@@ -166,7 +169,8 @@ def _share_threads(library: Any) -> None:
 def _check(library: Any, file: Path) -> None:
     if library.cod_abi_version() != ABI_VERSION:
         raise UnsupportedError(f"{file} has another interface version; reinstall codtdq")
-    expected = CONSTANTS | {name: ctypes.sizeof(kind) for name, kind in STRUCTURES.items()}
+    structures = STRUCTURES | PROGRAM_STRUCTURES
+    expected = CONSTANTS | {name: ctypes.sizeof(kind) for name, kind in structures.items()}
     wrong = [n for n, value in expected.items() if library.cod_constant(n.encode()) != value]
     if wrong:
         raise UnsupportedError(f"{file} disagrees about {', '.join(wrong)}; reinstall codtdq")

@@ -14,6 +14,7 @@ struct Avx2 : Lanes<8> {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   }
   static constexpr bool kGuessesQuotients = true;
+  static constexpr bool kFuses = true;
 
   COD_INLINE bool any(Ints x) { return !_mm256_testz_si256((__m256i)x, (__m256i)x); }
   COD_INLINE bool all_at_most(Floats x, Floats y) {
@@ -50,6 +51,9 @@ struct Avx2 : Lanes<8> {
     }
     const __m256 a = (__m256)four[0], b = (__m256)four[1];
     return joined(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  }
+  COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
+    return (Ints)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16((__m256i)x, (__m256i)y));
   }
   COD_INLINE int count_less(Floats x, Floats y) {
     const __m256 less = _mm256_cmp_ps((__m256)x, (__m256)y, _CMP_LT_OQ);

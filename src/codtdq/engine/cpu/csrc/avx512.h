@@ -15,6 +15,7 @@ struct Avx512 : Lanes<16> {
            __builtin_cpu_supports("avx512vnni");
   }
   static constexpr bool kGuessesQuotients = true;
+  static constexpr bool kFuses = true;
 
   static constexpr bool kMasks = true;
   COD_INLINE __mmask16 first(int64_t n) { return (__mmask16)(n >= 16 ? 0xffff : (1 << n) - 1); }
@@ -162,6 +163,11 @@ struct Avx512 : Lanes<16> {
   COD_INLINE bool encode_certain(const GroupBlock &block, int from, int to, int n,
                                  const CodeRange &range, int32_t *sums, const Exact &exact) {
     return encode_certain_groups<Avx512, SAME>(block, from, to, n, range, sums, exact);
+  }
+
+  static constexpr int kPairVectors = 3;
+  COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
+    return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
   }
 
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;

@@ -217,6 +217,37 @@ COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *
                                       int64_t channels, const int8_t *weight, const float *factor,
                                       const cod_output *y, int32_t threads);
 
+/* ---- Attention: y = softmax(q k^T scale + bias[0] + bias[1]) v for each head of each set of
+ * tokens (an image, a window). Float32; sums in one order, the same bits with every instruction set
+ * and any number of threads. */
+
+enum { COD_ATTENTION_FLOAT = 0, COD_ATTENTION_INT16 = 1 };
+
+/* Rows of heads: row i of set b and head h begins at data + head_stride h + row_stride table[b n +
+ * i], or + batch_stride b + row_stride i without a table; its values lie side by side. Strides in
+ * floats. */
+typedef struct {
+  float *data; /* only that of y is written */
+  const int32_t *table;
+  int64_t batch_stride, head_stride, row_stride;
+} cod_heads;
+
+/* Added to scores: row i of set b and head h begins at data + batch_stride (b % batches) +
+ * head_stride h + row_stride i. data may be NULL. */
+typedef struct {
+  const float *data;
+  int64_t batches, batch_stride, head_stride, row_stride;
+} cod_score_table;
+
+typedef struct {
+  int64_t batch, heads, queries, keys, depth, width; /* depth: of q and k; width: of v and y */
+  cod_heads q, k, v, y;
+  cod_score_table bias[2];
+  float scale;
+  int32_t products; /* COD_ATTENTION_* */
+} cod_attention;
+COD_API int32_t cod_attend(const cod_attention *attention, int32_t threads);
+
 /* Maps x [batch, height, width, channels] without gaps, offsets [batch, 18, height, width] as pairs
  * (dy, dx) of pixels, at any strides (in floats). */
 typedef struct {
@@ -228,6 +259,66 @@ typedef struct {
  * channels]. */
 COD_API int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
                                 int64_t first, int64_t count, float *rows, int32_t threads);
+
+/* ---- Programs: a whole forward pass in one call. program.h has the contract. */
+
+enum {
+  COD_SPACE_NONE = 0,
+  COD_SPACE_ARENA = 1,
+  COD_SPACE_CONSTANT = 2,
+  COD_SPACE_INPUT = 3,
+  COD_SPACE_OUTPUT = 4
+};
+enum { COD_TYPE_F32 = 0, COD_TYPE_I8 = 1, COD_TYPE_U8 = 2, COD_TYPE_I32 = 3, COD_TYPE_I64 = 4 };
+#define COD_MAX_AXES 8
+
+typedef struct {
+  int32_t space, buffer; /* buffer: which one of the space */
+  int32_t type, ndim;
+  int64_t offset; /* bytes, a multiple of the type's size */
+  int64_t shape[COD_MAX_AXES], stride[COD_MAX_AXES];
+} cod_operand;
+
+/* Ranges of the arrays of a program. */
+typedef struct {
+  int32_t kind;
+  int32_t operand_count, int_count, float_count;
+  int64_t first_operand, first_int, first_float;
+} cod_instruction;
+
+typedef struct {
+  const void *data; /* constants: read by every run; inputs and outputs: NULL */
+  int64_t bytes;
+} cod_buffer;
+
+typedef struct {
+  const cod_instruction *instructions;
+  const cod_operand *operands;
+  const int64_t *ints;
+  const double *floats;
+  int64_t instruction_count, operand_count, int_count, float_count;
+  const cod_buffer *constants, *inputs, *outputs; /* constants: aligned to 64 bytes */
+  int64_t constant_count, input_count, output_count;
+  int64_t arena_bytes;
+} cod_program_code;
+
+/* Checks the code and keeps a copy of it (not of the constants). COD_BAD_ARGUMENT: `wrong` is the
+ * number of the first instruction that does not fit, or -1. A program belongs to the instruction
+ * set that was in use, and may run in several threads at once. */
+COD_API int32_t cod_program_build(const cod_program_code *code, void **program, int64_t *wrong);
+COD_API void cod_program_free(void *program);
+COD_API int32_t cod_program_run(const void *program, const void *const *inputs,
+                                void *const *outputs, int32_t threads);
+/* The same, and nanoseconds of each instruction. */
+COD_API int32_t cod_program_profile(const void *program, const void *const *inputs,
+                                    void *const *outputs, int32_t threads, int64_t *nanoseconds);
+COD_API const char *cod_program_kind(int32_t kind); /* its name, or NULL */
+
+/* Float weights [depth, outputs] at any strides, in panels for the set in use: how many floats they
+ * take (aligned to 64 bytes), and how they get there. */
+COD_API int64_t cod_float_packed(int64_t depth, int64_t outputs);
+COD_API int32_t cod_float_pack(const float *w, int64_t depth, int64_t outputs, int64_t depth_stride,
+                               int64_t output_stride, float *packed);
 
 #ifdef __cplusplus
 }

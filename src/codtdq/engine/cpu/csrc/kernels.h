@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "codtdq_native.h"
+#include "float_kernels.h"
 
 namespace cod {
 
@@ -94,6 +95,17 @@ struct CarryTable {
   float *inverse, *low, *high, *m;
 };
 
+// Attention of one head: y[i] = softmax(q[i] k^T scale + bias) v. Pointers to rows; bias: up to two
+// tables of [queries, keys], or NULL.
+struct AttentionUnit {
+  const float *const *q, *const *k, *const *v;
+  float *const *y;
+  int64_t queries, keys, depth, width;
+  float scale;
+  const float *bias[2];
+  int64_t bias_stride[2];
+};
+
 struct Kernels {
   const char *name;
   bool (*runs_here)();       // asked once, before anything else of the file is called
@@ -152,6 +164,13 @@ struct Kernels {
   // to[p * stride + c] = x[c * channel_stride + p] for p < pixels
   void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
                int64_t stride);
+
+  // By its kind of products: floats of scratch memory that a unit needs, and the unit.
+  struct {
+    int64_t (*memory)(const AttentionUnit &unit);
+    void (*run)(const AttentionUnit &unit, float *memory);
+  } attention[2];
+  FloatKernels floats;  // of programs
 };
 
 const Kernels &kernels();  // of the set in use

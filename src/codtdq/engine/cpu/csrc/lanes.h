@@ -172,6 +172,8 @@ struct Lanes {
   // Whether a division takes longer than a guess and two fused multiplications, which give the
   // same.
   static constexpr bool kGuessesQuotients = false;
+  // Whether `fma` rounds once.
+  static constexpr bool kFuses = false;
   // Whether the first n lanes are loaded and stored as fast as all of them.
   static constexpr bool kMasks = false;
   // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
@@ -223,6 +225,15 @@ struct Lanes {
         }
   }
 
+  // Of products of 16-bit integers (attention16.h): sum + what the pairs of each lane give, and the
+  // vectors of columns of a tile.
+  static constexpr int kPairVectors = 2;
+  COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
+    for (int l = 0; l < W; l++)
+      sum[l] += (int16_t)x[l] * (int16_t)y[l] + (x[l] >> 16) * (y[l] >> 16);
+    return sum;
+  }
+
   // Groups whose values times two bounds of 1 / step round alike (x86.h); false: no faster way.
   // SAME: their codes have the same bounds.
   template <bool SAME, typename Exact>
@@ -239,6 +250,32 @@ COD_INLINE typename Isa::Floats quotient(typename Isa::Floats x, typename Isa::F
   if constexpr (!Isa::kGuessesQuotients) return x / y;
   const typename Isa::Floats guess = x * inverse;
   return Isa::fma(Isa::fnma(guess, y, x), inverse, guess);
+}
+
+// x * y + z, rounded once with every set.
+template <class Isa, typename Floats = typename Isa::Floats>
+COD_INLINE Floats fused(Floats x, Floats y, Floats z) {
+  if constexpr (Isa::kFuses) return Isa::fma(x, y, z);
+  for (int l = 0; l < Isa::kWidth; l++) z[l] = __builtin_fmaf(x[l], y[l], z[l]);
+  return z;
+}
+
+// pick() over 16 lanes that lie in 16 / W vectors, in all lanes: always the same tree.
+template <class Isa, typename F, typename Floats = typename Isa::Floats>
+COD_INLINE Floats over_16_lanes(const Floats *lanes, const F &pick) {
+  Floats x;
+  if constexpr (Isa::kWidth == 16) {
+    x = pick(lanes[0], Isa::template swap<8>(lanes[0]));
+    x = pick(x, Isa::template swap<4>(x));
+  } else if constexpr (Isa::kWidth == 8) {
+    x = pick(lanes[0], lanes[1]);
+    x = pick(x, Isa::template swap<4>(x));
+  } else {
+    static_assert(Isa::kWidth == 4, "16 lanes in whole vectors");
+    x = pick(pick(lanes[0], lanes[2]), pick(lanes[1], lanes[3]));
+  }
+  x = pick(x, Isa::template swap<2>(x));
+  return pick(x, Isa::template swap<1>(x));
 }
 
 template <class Isa, typename Doubles = typename Isa::Doubles>

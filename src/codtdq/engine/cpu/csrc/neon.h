@@ -20,6 +20,7 @@ struct Neon : Lanes<4> {
     return false;  // no way to ask is known here: the generic set serves
 #endif
   }
+  static constexpr bool kFuses = true;
 
   COD_INLINE bool any(Ints x) { return vmaxvq_u32((uint32x4_t)x) != 0; }
   COD_INLINE bool all_at_most(Floats x, Floats y) {
@@ -45,6 +46,11 @@ struct Neon : Lanes<4> {
   COD_INLINE Ints key_min(Ints x, Ints y) { return (Ints)vminq_u32((uint32x4_t)x, (uint32x4_t)y); }
   COD_INLINE Ints key_max(Ints x, Ints y) { return unsigned_max(x, y); }
   COD_INLINE int32_t sum(Ints x) { return vaddvq_s32((int32x4_t)x); }
+  COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
+    const int16x8_t a = (int16x8_t)x, b = (int16x8_t)y;
+    const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+    return (Ints)vaddq_s32((int32x4_t)sum, vpaddq_s32(low, vmull_high_s16(a, b)));
+  }
 
   COD_INLINE Half half_fma(Half x, Half y, Half z) {
     return (Half)vfmaq_f64((float64x2_t)z, (float64x2_t)x, (float64x2_t)y);

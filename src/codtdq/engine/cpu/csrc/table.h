@@ -1,9 +1,12 @@
 // The table of an instruction set: each kernel, compiled for it. A new set is a file with a struct
 // like those of avx2.cpp and generic.cpp, a row in sets.h and a line in CMakeLists.txt.
 #pragma once
+#include "attention.h"
+#include "attention16.h"
 #include "carrier.h"
 #include "carry.h"
 #include "encode.h"
+#include "floats.h"
 #include "line.h"
 #include "pointwise.h"
 #include "project.h"
@@ -62,6 +65,9 @@ constexpr Kernels table_of() {
   k.carry_pixel_steps = Carry<Isa>::pixel_steps;
   k.carry_try_pixels = Carry<Isa>::try_pixels;
   k.turn = Carry<Isa>::turn;
+  k.attention[COD_ATTENTION_FLOAT] = {Attention<Isa>::memory, Attention<Isa>::run};
+  k.attention[COD_ATTENTION_INT16] = {Attention16<Isa>::memory, Attention16<Isa>::run};
+  k.floats = FloatLoops<Isa>::table();
   return k;
 }
 

@@ -1,0 +1,77 @@
+"""Constants of programs: each once, shared by all programs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codtdq.engine.program.layout import Buffer, Place, Space, Type
+
+_TYPES = {
+    torch.float32: Type.F32,
+    torch.int8: Type.I8,
+    torch.uint8: Type.U8,
+    torch.int32: Type.I32,
+    torch.int64: Type.I64,
+}
+
+
+class Pool:
+    """What programs of one model share: tensors that were packed or converted."""
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, tuple[tuple[Tensor, ...], Any]] = {}
+
+    def get(self, key: Hashable, sources: tuple[Tensor, ...], make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once for the same memory, which is kept."""
+        full = (key, tuple(_identity(source) for source in sources))
+        if full not in self.made:
+            self.made[full] = (sources, make())
+        return self.made[full][1]
+
+
+class Constants:
+    """The constants of one program, by number."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.tensors: list[Tensor] = []
+        self._buffers: dict[tuple[int, int], Buffer] = {}
+
+    def place(self, x: Tensor | float | int | bool) -> Place:
+        """Where a tensor or number lies; float64 and whole numbers become float32."""
+        if not isinstance(x, Tensor):
+            number = float(x)
+            tensor = self.pool.get(("number", number), (), lambda: torch.tensor([number]))
+            return self.raw(tensor).reshape(()) or self.raw(tensor)
+        if x.dtype is not torch.float32:
+            x = self.pool.get("float", (x,), lambda: x.detach().float().contiguous())
+        return self.raw(x)
+
+    def raw(self, x: Tensor) -> Place:
+        """Where a tensor lies as it is."""
+        x = x.detach()
+        if x.device.type != "cpu" or x.dtype not in _TYPES or any(s < 0 for s in x.stride()):
+            raise TypeError(f"a constant of {x.dtype} on {x.device}")
+        key = (x.data_ptr(), _extent(x))
+        if key not in self._buffers:
+            self._buffers[key] = Buffer(_extent(x), Space.CONSTANT, len(self.tensors))
+            self.tensors.append(x)
+        strides = tuple(0 if n == 1 else s for n, s in zip(x.shape, x.stride()))
+        return Place(self._buffers[key], tuple(x.shape), strides, type=_TYPES[x.dtype])
+
+    def made(self, key: Hashable, sources: tuple[Tensor, ...], make: Callable[[], Tensor]) -> Place:
+        """Where a tensor lies that is made of others, once for all programs."""
+        return self.raw(self.pool.get(key, sources, make))
+
+
+def _identity(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
+
+
+def _extent(x: Tensor) -> int:
+    """Bytes from the first to the last element."""
+    return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()

@@ -1,0 +1,153 @@
+"""Attention: near float64, the same bits with every set and number of threads, any strides."""
+
+import math
+
+import pytest
+import torch
+from carrier_cases import bounded, everywhere, random, same
+from engine_cases import needs_engine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codtdq.engine.cpu.attention import attend
+from codtdq.errors import UnsupportedError
+
+pytestmark = needs_engine
+
+
+# Largest errors of outputs of size 1 under scores of up to 25; int16: values have 11 bits.
+BOUNDS = {"float32": 2e-5, "int16": 8e-3}
+PRODUCTS = pytest.mark.parametrize("products", BOUNDS)
+
+
+def reference(q, k, v, scale=None, bias=None, mask=None):
+    q, k, v = (x.double() for x in (q, k, v))
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    for table in (bias, mask):
+        if table is not None:
+            scores = scores + table.double().repeat(q.shape[0] // table.shape[0], 1, 1, 1)
+    return (scores.softmax(-1) @ v).float()
+
+
+def qkv(batch, heads, queries, keys, depth, width, seed=0, size=1.5):
+    shapes = ((queries, depth), (keys, depth), (keys, width))
+    sizes = (size, size, 1.0)
+    return [
+        random(batch, heads, *shape, seed=seed + i) * factor
+        for i, (shape, factor) in enumerate(zip(shapes, sizes, strict=True))
+    ]
+
+
+@bounded
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 80),
+    st.integers(1, 150),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(0, 3),
+)
+def test_any_shape(batch, heads, queries, keys, depth, width, tables):
+    q, k, v = qkv(batch, heads, queries, keys, depth, width)
+    bias = random(1, heads, queries, keys, seed=5) if tables & 1 else None
+    mask = random(batch, 1, queries, keys, seed=6) if tables & 2 else None
+    expected = reference(q, k, v, 0.3, bias, mask)
+    for products, bound in BOUNDS.items():
+        given = {"scale": 0.3, "bias": bias, "mask": mask, "products": products}
+        first = attend(q, k, v, **given)
+        assert (first - expected).abs().max() < bound, products
+
+        def check(where, given=given, first=first):
+            assert same(attend(q, k, v, **given), first), where
+
+        everywhere(check)
+
+
+@PRODUCTS
+@pytest.mark.parametrize(
+    ("batch", "heads", "queries", "keys", "depth"),
+    [(3, 4, 144, 144, 32), (2, 2, 49, 49, 32), (1, 2, 577, 577, 64), (1, 1, 1025, 1025, 128)],
+)
+def test_networks_own_shapes(batch, heads, queries, keys, depth, products):
+    q, k, v = qkv(batch, heads, queries, keys, depth, depth)
+    found, expected = attend(q, k, v, products=products), reference(q, k, v)
+    assert (found - expected).abs().max() < BOUNDS[products]
+    relative = (found - expected).norm() / expected.norm()
+    assert relative < {"float32": 3e-6, "int16": 1.5e-3}[products]
+
+    def check(where):
+        assert same(attend(q, k, v, products=products), found), where
+
+    everywhere(check)
+
+
+def test_sums_of_16_bit_products_hold_the_largest_ones():
+    """Every channel and value at the end of its range: the longest sums do not wrap."""
+    for depth in (32, 64, 128, 300):
+        q = torch.full((1, 1, 7, depth), 0.7)
+        k, v = torch.full((1, 1, 300, depth), 0.7), torch.full((1, 1, 300, depth), -3.0)
+        everywhere(
+            lambda where, q=q, k=k, v=v, depth=depth: (
+                None
+                if torch.allclose(attend(q, k, v), torch.full((1, 1, 7, depth), -3.0), rtol=1e-5)
+                else pytest.fail(f"{where}, {depth} channels")
+            )
+        )
+
+
+def test_reads_and_writes_views_without_copies():
+    rows = random(2 * 36, 3, 4, 16)
+    q, k, v = (x.view(2, 36, 4, 16).transpose(1, 2) for x in rows.unbind(1))
+    y = torch.full((2, 36, 80), 7.0)
+    out = y[..., :64].view(2, 36, 4, 16).transpose(1, 2)
+    found = attend(q, k, v, out=out)
+    assert found.data_ptr() == y.data_ptr()
+    assert same(out, attend(q.contiguous(), k.contiguous(), v.contiguous()))
+    assert (y[..., 64:] == 7).all()
+
+
+def test_masks_repeat_over_windows():
+    q, k, v = qkv(6, 2, 9, 9, 8, 8)
+    mask = torch.zeros(3, 1, 9, 9)
+    mask[1, :, :, 4:], mask[2, :, 2:6] = -100.0, -math.inf
+    mask[2, :, 2:6, :3] = 0.0
+    found = attend(q, k, v, mask=mask)
+    assert torch.allclose(found, reference(q, k, v, None, None, mask), atol=4e-3)
+    found = attend(q, k, v, mask=mask, products="float32")
+    assert torch.allclose(found, reference(q, k, v, None, None, mask), atol=1e-6)
+
+
+@PRODUCTS
+def test_values_that_are_not_finite_stay_in_their_row(products):
+    q, k, v = qkv(1, 2, 20, 20, 8, 8)
+    clean = attend(q, k, v, products=products)
+    q[0, 1, 3, 2] = math.nan
+    found = attend(q, k, v, products=products)
+    assert found[0, 1, 3].isnan().all()
+    found[0, 1, 3] = clean[0, 1, 3]
+    assert same(found, clean)
+    q[0, 1, 3, 2], k[0, 0, 5, 1] = 0.0, math.nan
+
+    def check(where):
+        found = attend(q, k, v, products=products)
+        assert found[0, 0].isnan().all(), where
+        assert not found[0, 1].isnan().any(), where
+
+    everywhere(check)
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = qkv(1, 1, 30, 40, 32, 32, size=60.0)
+    expected = reference(q, k, v)
+    found = attend(q, k, v, products="float32")
+    assert (found - expected).abs().max() < 2e-3  # scores of thousands have few digits
+    assert attend(q, k, v).isfinite().all()
+
+
+def test_refuses_what_it_cannot_read():
+    q, k, v = qkv(1, 1, 4, 4, 8, 8)
+    with pytest.raises(UnsupportedError, match="side by side"):
+        attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
+    with pytest.raises(UnsupportedError, match="table of scores"):
+        attend(q, k, v, bias=torch.zeros(1, 3, 4, 4))
