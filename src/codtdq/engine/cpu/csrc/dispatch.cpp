@@ -75,7 +75,6 @@ double cod_constant(const char *name) {
       {"CARRIED_BYTES", sizeof(cod_carried)},
       {"CARRY_SPEC_BYTES", sizeof(cod_carry_spec)},
       {"CARRIER_WEIGHT_BYTES", sizeof(cod_carrier_weight)},
-      {"ATTENTION_BYTES", sizeof(cod_attention)},
   };
   for (const auto &entry : table)
     if (!std::strcmp(entry.name, name)) return entry.value;
