@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq import data as data
     from codtdq import metrics as metrics
     from codtdq import models as models
+    from codtdq.api import compile as compile
     from codtdq.api import config as config
     from codtdq.api import load as load
     from codtdq.api import plan as plan
@@ -55,6 +56,7 @@ _EXPORTS = {
     "preset": "codtdq.api",
     "quantize_activation": "codtdq.api",
     "config": "codtdq.api",
+    "compile": "codtdq.api",
     "use_backend": "codtdq.engine",
     "backend_of": "codtdq.engine",
     "list_presets": "codtdq.planning.presets",

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.checkpoint import read_header, restore, save_model
-from codtdq.engine import use_backend
-from codtdq.errors import CheckpointError, ConfigError
+from codtdq.engine import backend_of, use_backend
+from codtdq.engine.program.program import Program
+from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
@@ -125,6 +126,24 @@ def load(
         for operator in quant_operators(restored).values():
             operator.refresh_cache(keep=False)
     return restored
+
+
+def compile(model: nn.Module, *examples: Tensor) -> Program:
+    """The forward pass of a model for inputs of these shapes as one call of the native engine.
+
+    Of a float model, or of a quantized one on the engine, which `use_backend` captures by itself:
+    this is for who wants the program in hand, to profile it or to know why there is none.
+    """
+    if model.training:
+        raise ConfigError("the model is in training mode; call model.eval() first")
+    record = backend_of(model)
+    if quant_operators(model) and (record is None or record.name != "cpu" or record.fallbacks):
+        raise UnsupportedError(
+            "a program takes operators that the native engine executes; found simulated ones: "
+            'use_backend(model, "cpu")'
+        )
+    forward = type(model).forward
+    return Program(lambda *inputs: forward(model, *inputs), examples)
 
 
 def quantize_activation(

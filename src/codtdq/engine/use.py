@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from codtdq.engine.backend import Backend
 from codtdq.engine.cpu.backend import CpuBackend
 from codtdq.engine.float_operators import release
 from codtdq.engine.fusion import blank_products, fuse, separate
+from codtdq.engine.program.capture import capture as capture_model
+from codtdq.engine.program.capture import captured_of
+from codtdq.engine.program.capture import release as release_captured
 from codtdq.engine.triton.backend import TritonBackend
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.operators.quantized import QuantOperator, quant_operators
@@ -37,6 +40,8 @@ class BackendRecord:
     sharing: int = 0  # operators that use the codes of another one
     unfused: str | None = None  # why nothing was fused
     float_operators: tuple[str, ...] = ()  # that the engine computes too, not quantized
+    uncaptured: str | None = None  # why the model does not run as captured programs
+    programs: tuple[str, ...] = ()  # captured so far: shapes, instructions, memory
 
     @property
     def execution(self) -> str:
@@ -56,11 +61,13 @@ class BackendRecord:
             "shared_inputs": self.sharing,
             "unfused": self.unfused,
             "float_operators": list(self.float_operators),
+            "captured": list(self.programs),
+            "uncaptured": self.uncaptured,
         }
 
 
 def use_backend(
-    model: nn.Module, backend: str = "auto", *, example: Any | None = None
+    model: nn.Module, backend: str = "auto", *, example: Any | None = None, capture: bool = True
 ) -> BackendRecord:
     """Execute the quantized operators of a model on a backend; returns what became of it.
 
@@ -69,6 +76,8 @@ def use_backend(
 
     example: a batch of any size, on which the model is traced once, without its products, to find
         what can be fused; a registered model needs none.
+    capture: on the native engine, run whole forward passes as captured programs, one for each
+        shape of the input, where nothing needs to see the inside of the model.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}; accepted: {', '.join(BACKENDS)}")
@@ -76,6 +85,7 @@ def use_backend(
     record = predict_backend(model, backend)
     separate(operators)
     release(model)
+    release_captured(model)
     chosen = EXECUTING.get(record.name)
     for operator in operators.values():
         operator.backend = operator.executor = None
@@ -88,8 +98,20 @@ def use_backend(
             operator.refresh_cache(keep=False)
         elif operator._buffers.get("weight_cache") is None:
             operator.refresh()
+    if record.name == "cpu":
+        record = replace(record, uncaptured=_capture(model, record, capture))
     setattr(model, ATTRIBUTE, record)
     return record
+
+
+def _capture(model: nn.Module, record: BackendRecord, wanted: bool) -> str | None:
+    """Capture a model, if that is asked for and possible; returns why not."""
+    if not wanted:
+        return "not asked for"
+    if record.fallbacks:
+        name = next(iter(record.fallbacks))
+        return f"{len(record.fallbacks)} operators are simulated, the first: {name}"
+    return capture_model(model)
 
 
 def _execute_on(
@@ -169,5 +191,10 @@ def predict_backend(model: nn.Module, backend: str = "auto") -> BackendRecord:
 
 
 def backend_of(model: nn.Module) -> BackendRecord | None:
-    """The record of a model that was put on a backend."""
-    return getattr(model, ATTRIBUTE, None)
+    """The record of a model that was put on a backend, with what was captured so far."""
+    record: BackendRecord | None = getattr(model, ATTRIBUTE, None)
+    captured = captured_of(model)
+    if record is None or captured is None or not captured.met:
+        return record
+    programs = tuple(map(repr, captured.programs))
+    return replace(record, programs=programs, uncaptured=captured.refusal)

@@ -65,7 +65,9 @@ class _Native:
     def _record(self, x: Traced) -> Tensor:
         """A node of a recording: what `lower` turns into instructions."""
         if self.sides is None:
-            return x.recorder.record("quantized", (x,), (*x.shape[:-1], self.outputs), executor=self)
+            return x.recorder.record(
+                "quantized", (x,), (*x.shape[:-1], self.outputs), executor=self
+            )
         if self._surround is not None:
             x = F.pad(x, *self._surround)
         maps = x.shape if x.ndim == 4 else (*x.shape[:2], 1, x.shape[2])

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.engine.cpu.interface import ABI_VERSION, CONSTANTS, STRUCTURES, declare
-from codtdq.engine.program.encoding import declare as declare_programs
+from codtdq.engine.cpu.program_interface import STRUCTURES as PROGRAM_STRUCTURES
+from codtdq.engine.cpu.program_interface import declare as declare_programs
 from codtdq.errors import UnsupportedError
 from codtdq.numerics import acceleration
 
@@ -167,7 +168,8 @@ def _share_threads(library: Any) -> None:
 def _check(library: Any, file: Path) -> None:
     if library.cod_abi_version() != ABI_VERSION:
         raise UnsupportedError(f"{file} has another interface version; reinstall codtdq")
-    expected = CONSTANTS | {name: ctypes.sizeof(kind) for name, kind in STRUCTURES.items()}
+    structures = STRUCTURES | PROGRAM_STRUCTURES
+    expected = CONSTANTS | {name: ctypes.sizeof(kind) for name, kind in structures.items()}
     wrong = [n for n, value in expected.items() if library.cod_constant(n.encode()) != value]
     if wrong:
         raise UnsupportedError(f"{file} disagrees about {', '.join(wrong)}; reinstall codtdq")

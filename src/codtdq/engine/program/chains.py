@@ -14,7 +14,6 @@ from codtdq.engine.program.layout import Buffer, Place, Space, order_of
 from codtdq.engine.program.lowering import Instruction
 
 
-
 @dataclass(eq=False)
 class Local:
     """An instruction as the work of rows: operands whose first axis counts them, and others."""
@@ -157,8 +156,10 @@ def _elementwise(one: Instruction, rows: int | None) -> Local | None:
 
 @_rule("norm")
 def _norm(one: Instruction, rows: int | None) -> Local | None:
-    found = [place.reshape((place.size // place.shape[-1], place.shape[-1])) if place else None
-             for place in one.operands[:2]]
+    found = [
+        place.reshape((place.size // place.shape[-1], place.shape[-1])) if place else None
+        for place in one.operands[:2]
+    ]
     if found[0] is None or found[1] is None:
         return None
     operands = [*found, *one.operands[2:]]
@@ -206,7 +207,12 @@ def _emit(chain: _Chain, uses: dict[Buffer, int]) -> list[Instruction]:
     for buffer in chain.written:
         step, first = chain.pitch[buffer]
         inside = buffer.space is Space.ARENA and own[buffer] == uses[buffer]
-        if inside and buffer not in chain.whole and first == 0 and step * chain.rows == buffer.bytes:
+        if (
+            inside
+            and buffer not in chain.whole
+            and first == 0
+            and step * chain.rows == buffer.bytes
+        ):
             slots[buffer] = step
     if not slots or not any(local.weight for local in stages):
         return [local.one for local in stages]
@@ -230,5 +236,3 @@ def _emit(chain: _Chain, uses: dict[Buffer, int]) -> list[Instruction]:
         ints += one.ints
         floats += one.floats
     return [Instruction("chain", operands, ints, floats, writes=0)]
-
-

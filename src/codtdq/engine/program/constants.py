@@ -26,7 +26,7 @@ class Pool:
         self.made: dict[Hashable, tuple[tuple[Tensor, ...], Any]] = {}
 
     def get(self, key: Hashable, sources: tuple[Tensor, ...], make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once for the same memory, which is kept: nothing else gets there."""
+        """What `make` gives, made once for the same memory, which is kept."""
         full = (key, tuple(_identity(source) for source in sources))
         if full not in self.made:
             self.made[full] = (sources, make())

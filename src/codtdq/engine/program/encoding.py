@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import byref, c_double, c_int64, c_void_p
 from typing import Any
 
+from codtdq.engine.cpu.program_interface import Code, Memory, Operand, Record
 from codtdq.engine.program.layout import Place, Space
 from codtdq.engine.program.lowering import Instruction
 
-AXES = 8
 KINDS = {
     "copy": 1,
     "unary": 2,
@@ -35,63 +34,6 @@ KINDS = {
     "carry_tokens": 36,
     "carry_pixels": 37,
 }
-
-
-class Operand(Structure):
-    """cod_operand."""
-
-    _fields_ = [
-        *[(name, c_int32) for name in ("space", "buffer", "type", "ndim")],
-        ("offset", c_int64),
-        ("shape", c_int64 * AXES),
-        ("stride", c_int64 * AXES),
-    ]
-
-
-class Record(Structure):
-    """cod_instruction."""
-
-    _fields_ = [
-        *[(name, c_int32) for name in ("kind", "operand_count", "int_count", "float_count")],
-        *[(name, c_int64) for name in ("first_operand", "first_int", "first_float")],
-    ]
-
-
-class Memory(Structure):
-    """cod_buffer."""
-
-    _fields_ = [("data", c_void_p), ("bytes", c_int64)]
-
-
-class Code(Structure):
-    """cod_program_code."""
-
-    _fields_ = [
-        ("instructions", POINTER(Record)),
-        ("operands", POINTER(Operand)),
-        ("ints", POINTER(c_int64)),
-        ("floats", POINTER(c_double)),
-        *[
-            (name, c_int64)
-            for name in ("instruction_count", "operand_count", "int_count", "float_count")
-        ],
-        *[(name, POINTER(Memory)) for name in ("constants", "inputs", "outputs")],
-        *[(name, c_int64) for name in ("constant_count", "input_count", "output_count")],
-        ("arena_bytes", c_int64),
-    ]
-
-
-def declare(library: Any) -> None:
-    """Tell ctypes the functions of programs."""
-    library.cod_program_build.argtypes = [POINTER(Code), POINTER(c_void_p), POINTER(c_int64)]
-    library.cod_program_free.restype, library.cod_program_free.argtypes = None, [c_void_p]
-    run = [c_void_p, POINTER(c_void_p), POINTER(c_void_p), c_int32]
-    library.cod_program_run.argtypes = run
-    library.cod_program_profile.argtypes = [*run, POINTER(c_int64)]
-    library.cod_program_kind.restype, library.cod_program_kind.argtypes = c_char_p, [c_int32]
-    library.cod_float_packed.restype = c_int64
-    library.cod_float_packed.argtypes = [c_int64, c_int64]
-    library.cod_float_pack.argtypes = [c_void_p, *[c_int64] * 4, c_void_p]
 
 
 class Arrays:
@@ -159,6 +101,3 @@ def _fill(record: Operand, place: Place | None) -> None:
     record.offset = base + place.offset * place.type.size
     for axis, (n, stride) in enumerate(zip(place.shape, place.strides)):
         record.shape[axis], record.stride[axis] = n, stride
-
-
-assert ctypes.sizeof(Operand) == 24 + 16 * AXES

@@ -53,18 +53,12 @@ class Lowering:
         self.places: dict[Value, Place] = {}
         self.wishes: dict[Value, Place] = {}  # where a value had better be written to
         self.kept: dict[Any, Any] = {}  # carriers and copies that several nodes share
-        self.uses: dict[Value, int] = {}
         self.recording = recording
         for number, value in enumerate(recording.inputs):
             buffer = Buffer(4 * Place(Buffer(0), value.shape, ()).size, Space.INPUT, number)
             self.places[value] = Place(buffer, value.shape, dense(value.shape))
         nodes = _needed(recording)
-        for node in nodes:
-            for value in node.inputs():
-                self.uses[value] = self.uses.get(value, 0) + 1
-        for leaf in recording.outputs:
-            if isinstance(leaf, Value):
-                self.uses[leaf] = self.uses.get(leaf, 0) + 1
+        self.results = {leaf for leaf in recording.outputs if isinstance(leaf, Value)}
         missing = sorted({node.name for node in nodes if node.name not in RULES})
         if missing:
             raise NotCapturable(f"no instruction for {', '.join(missing)}")
@@ -87,7 +81,7 @@ class Lowering:
         return self.constants.place(x)
 
     def rows_last(self, x: Any) -> Place:
-        """x with its last axis side by side."""
+        """Return x with its last axis side by side."""
         place = self.place(x)
         return place if _side_by_side(place, -1) else self.copied(place)
 
@@ -145,7 +139,8 @@ class Lowering:
     def output_like(self, value: Value, *others: Place) -> Place:
         """Memory for an elementwise result, in the memory order of its largest input."""
         model = max(others, key=lambda one: (sum(s != 0 for s in one.strides), one.size))
-        order = order_of(model.expand(value.shape)) if model.size > 1 else None
+        free = model.size > 1 and value not in self.results
+        order = order_of(model.expand(value.shape)) if free else None
         return self.output(value, order)
 
     def output_maps(self, value: Value) -> Place:
@@ -197,7 +192,10 @@ def _suits(place: Place, order: Sequence[int], uniform: bool) -> bool:
     turned = place.permute(order)
     if not _side_by_side(turned, -1):
         return False
-    return not uniform or turned.reshape((turned.size // turned.shape[-1], turned.shape[-1])) is not None
+    return (
+        not uniform
+        or turned.reshape((turned.size // turned.shape[-1], turned.shape[-1])) is not None
+    )
 
 
 def _needed(recording: Recording) -> list[Node]:

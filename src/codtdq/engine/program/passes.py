@@ -6,10 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from codtdq.engine.program.chains import join_rows
+from codtdq.engine.program.epilogues import join, reuse
 from codtdq.engine.program.layout import Buffer, Place, Space
 from codtdq.engine.program.lowering import Instruction, Lowering
 
-PASSES = ("chains",)
+PASSES = ("epilogues", "chains", "in_place")
 
 
 def improve(
@@ -18,8 +19,12 @@ def improve(
     """Apply passes and place the results; returns how many instructions each pass has changed."""
     _write_outputs(low, outputs)
     found = {}
+    if "epilogues" in passes:
+        low.instructions, found["epilogues"] = join(low.instructions)
     if "chains" in passes:
         low.instructions, found["chains"] = join_rows(low.instructions)
+    if "in_place" in passes:
+        found["in_place"] = reuse(low.instructions)
     return found
 
 

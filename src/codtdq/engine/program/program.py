@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ctypes import c_int64, c_void_p
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
 from codtdq.engine.cpu import library
@@ -35,7 +35,7 @@ class Program:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Callable[..., Any],
         examples: tuple[Tensor, ...],
         *,
         pool: Pool | None = None,
@@ -75,11 +75,11 @@ class Program:
         engine = library.engine()
         constants = [(one.data_ptr(), _bytes(one)) for one in self._constants]
         sizes = [[4 * _count(shape) for shape in group] for group in (self._shapes, self._results)]
-        arrays = Arrays(instructions, constants, *sizes, self.arena_bytes)
-        code, handle, wrong = arrays.build(engine)
+        self.arrays = Arrays(instructions, constants, *sizes, self.arena_bytes)
+        code, handle, wrong = self.arrays.build(engine)
         if code or handle is None:
-            what = instructions[wrong] if 0 <= wrong < len(instructions) else "its sizes"
-            raise UnsupportedError(f"the engine refused a program: {what}")
+            what = instructions[wrong].kind if 0 <= wrong < len(instructions) else "its sizes"
+            raise NotCapturable(f"the engine refused instruction {wrong} of a program: {what}")
         return handle
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -180,5 +180,3 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _bytes(x: Tensor) -> int:
     return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()
-
-

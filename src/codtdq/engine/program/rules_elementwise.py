@@ -42,7 +42,7 @@ PLAIN = (
 
 
 def unary(low: Lowering, node: Node, op: str, a: float = 0.0, b: float = 0.0) -> None:
-    """y = f(x)."""
+    """Compute y = f(x)."""
     x = low.place(node.args[0])
     y = low.output_like(node.outputs[0], x)
     low.emit("unary", [y, x], [UNARY[op]], [a, b])
@@ -62,13 +62,15 @@ def gelu(low: Lowering, node: Node) -> None:
 
 @rule("aten.leaky_relu.default", "aten.leaky_relu_.default")
 def leaky(low: Lowering, node: Node) -> None:
-    """x, or a part of it below zero."""
+    """Keep x, or a part of it below zero."""
     unary(low, node, "leaky_relu", number(argument(node, 1, "negative_slope"), 0.01))
 
 
-@rule("aten.clamp.default", "aten.clamp_.default", "aten.hardtanh.default", "aten.hardtanh_.default")
+@rule(
+    "aten.clamp.default", "aten.clamp_.default", "aten.hardtanh.default", "aten.hardtanh_.default"
+)
 def clamp(low: Lowering, node: Node) -> None:
-    """x between two bounds."""
+    """Keep x between two bounds."""
     lowest = -1.0 if "hardtanh" in node.name else -math.inf
     unary(
         low,
@@ -81,13 +83,13 @@ def clamp(low: Lowering, node: Node) -> None:
 
 @rule("aten.clamp_min.default", "aten.clamp_min_.default")
 def clamp_min(low: Lowering, node: Node) -> None:
-    """x, at least a bound."""
+    """Keep x above a bound."""
     unary(low, node, "clamp", float(node.args[1]), math.inf)
 
 
 @rule("aten.clamp_max.default")
 def clamp_max(low: Lowering, node: Node) -> None:
-    """x, at most a bound."""
+    """Keep x below a bound."""
     unary(low, node, "clamp", -math.inf, float(node.args[1]))
 
 
@@ -101,7 +103,7 @@ def power(low: Lowering, node: Node) -> None:
 
 
 def binary(low: Lowering, value: Value, op: str, x: Place, z: Place) -> Place:
-    """y = f(x, z), broadcast."""
+    """Compute y = f(x, z), broadcast."""
     y = low.output_like(value, x, z)
     low.emit("binary", [y, x.expand(value.shape), z.expand(value.shape)], [BINARY[op]])
     return y
@@ -118,7 +120,7 @@ def binary(low: Lowering, value: Value, op: str, x: Place, z: Place) -> Place:
     "aten.minimum.default",
 )
 def arithmetic(low: Lowering, node: Node) -> None:
-    """x + z and the like; add and sub may multiply z first."""
+    """Compute x + z and the like; add and sub may multiply z first."""
     op = node.name.split(".")[1].rstrip("_")
     x, z = low.place(node.args[0]), low.place(node.args[1])
     alpha = argument(node, 2, "alpha", 1)
@@ -248,5 +250,3 @@ def reduce(low: Lowering, node: Node) -> None:
     flat = y.reshape(tuple(x.shape[axis] for axis in kept))
     assert flat is not None
     low.emit("reduce", [flat, x.permute([*kept, *axes])], [REDUCTIONS[op]])
-
-

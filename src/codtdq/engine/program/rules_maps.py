@@ -29,7 +29,9 @@ def resize(low: Lowering, node: Node) -> None:
     """Maps of another size."""
     mode = ("bilinear" not in node.name) + ("exact" in node.name)
     aligned = bool(node.args[2]) if mode == 0 else False
-    scales = [argument(node, (3 if mode == 0 else 2) + i, f"scales_{side}") for i, side in enumerate("hw")]
+    scales = [
+        argument(node, (3 if mode == 0 else 2) + i, f"scales_{side}") for i, side in enumerate("hw")
+    ]
     x, y = low.maps(node.args[0]), low.output_maps(node.outputs[0])
     steps = [_step(x.shape[1 + i], y.shape[1 + i], aligned, scales[i]) for i in range(2)]
     low.emit("resize", [y, x], [mode, aligned], steps)
@@ -45,7 +47,10 @@ def pool(low: Lowering, node: Node) -> None:
     """Averages or largest values of windows."""
     maximum = "max" in node.name
     kernel = _two(node.args[1], ())
-    stride, padding = _two(argument(node, 2, "stride"), kernel), _two(argument(node, 3, "padding"), (0,))
+    stride, padding = (
+        _two(argument(node, 2, "stride"), kernel),
+        _two(argument(node, 3, "padding"), (0,)),
+    )
     counted = not maximum and bool(argument(node, 5, "count_include_pad", True))
     if maximum and set(_two(argument(node, 4, "dilation"), (1,))) != {1}:
         raise NotCapturable("a dilated maximum")
@@ -122,7 +127,11 @@ def pad(low: Lowering, node: Node) -> None:
     gather(low, node, tables, float(argument(node, 2, "value", 0)))
 
 
-@rule("aten.reflection_pad2d.default", "aten.replication_pad2d.default", "aten.reflection_pad1d.default")
+@rule(
+    "aten.reflection_pad2d.default",
+    "aten.replication_pad2d.default",
+    "aten.reflection_pad1d.default",
+)
 def mirror(low: Lowering, node: Node) -> None:
     """A margin that repeats the map."""
     x, margins = low.place(node.args[0]), node.args[1]

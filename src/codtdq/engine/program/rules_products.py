@@ -12,17 +12,9 @@ from torch import Tensor
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.products import Window
 from codtdq.engine.program.layout import Place
-from codtdq.engine.program.lowering import (
-    Lowering,
-    argument,
-    constant,
-    floats,
-    rows_of,
-    rule,
-)
+from codtdq.engine.program.lowering import Lowering, argument, constant, floats, rows_of, rule
 from codtdq.engine.program.rules_elementwise import optional
 from codtdq.engine.program.traced import Node, NotCapturable, Value
-
 
 INT16 = 1  # COD_ATTENTION_INT16
 
@@ -57,7 +49,7 @@ def geometry(window: Window) -> list[int]:
 
 
 def linear(low: Lowering, value: Value, x: Place, weight: Place, bias: Place | None) -> None:
-    """y = x w + b for rows x [..., K]."""
+    """Compute y = x w + b for rows x [..., K]."""
     if x.shape[-1] > 1 and x.strides[-1] != 1:
         x = low.copied(x)
     rows = x.reshape((x.size // x.shape[-1], x.shape[-1])) or rows_of(low.copied(x))
@@ -68,7 +60,7 @@ def linear(low: Lowering, value: Value, x: Place, weight: Place, bias: Place | N
 
 @rule("aten.addmm.default")
 def addmm(low: Lowering, node: Node) -> None:
-    """b + x w."""
+    """Compute b + x w."""
     bias, x, weight = node.args
     if node.settings or not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
         raise NotCapturable("an addmm whose weight depends on the input")
@@ -95,8 +87,9 @@ def matmul(low: Lowering, node: Node) -> None:
         if b.strides[-2] == 1 and a.strides[-2] == 1:
             a = low.copied(a)
         elif b.strides[-2] == 1 or b.shape[-2] == 1:  # y' = z' x'
-            a, b = b.permute((*range(b.shape.__len__() - 2), -1, -2)), a.permute(
-                (*range(len(a.shape) - 2), -1, -2)
+            a, b = (
+                b.permute((*range(b.shape.__len__() - 2), -1, -2)),
+                a.permute((*range(len(a.shape) - 2), -1, -2)),
             )
             turned = (*range(len(value.shape) - 2), len(value.shape) - 1, len(value.shape) - 2)
             y = low.output(value, turned).permute(turned)
@@ -151,11 +144,9 @@ def convolution(low: Lowering, node: Node) -> None:
             low,
             f"conv {group} of {groups}",
             weight,
-            lambda g=group: weight[g * each : (g + 1) * each]
-            .detach()
-            .flatten(2)
-            .permute(2, 1, 0)
-            .flatten(0, 1),
+            lambda g=group: (
+                weight[g * each : (g + 1) * each].detach().flatten(2).permute(2, 1, 0).flatten(0, 1)
+            ),
         )
         low.emit(
             "conv",
@@ -194,5 +185,3 @@ def attention(low: Lowering, node: Node) -> None:
             bias = low.copied(bias)
         bias = bias.expand((*value.shape[:3], k.shape[2]))
     low.emit("attention", [y, q, k, v, bias, None, None], [INT16], [scale])
-
-

@@ -57,7 +57,7 @@ class _Emitter:
         each, _, channels = weights[0].shape
         if depth_of(channels) != channels:
             raise NotCapturable(
-                f"a convolution in groups of {channels} channels, which do not fill rows of carriers"
+                f"a convolution in groups of {channels} channels, which do not fill rows"
             )
         for index, part in enumerate(weights):
             own = None if bias is None else bias[index * each : (index + 1) * each].contiguous()
@@ -69,7 +69,7 @@ class _Emitter:
         self, weights: Any, bias: Tensor | None, activation: str, y: Place, data: Place
     ) -> None:
         low, each = self._low, self._carried[2]
-        outputs, taps, inputs = weights.shape
+        _, taps, inputs = weights.shape
         raw = low.constants.raw
         low.emit(
             "carrier_product",
@@ -88,9 +88,7 @@ class _Emitter:
             ],
         )
 
-    def depthwise(
-        self, parts: list[tuple[Tensor, Tensor, Tensor | None]], activation: str
-    ) -> None:
+    def depthwise(self, parts: list[tuple[Tensor, Tensor, Tensor | None]], activation: str) -> None:
         """A depthwise convolution; with several parts, output c n + i is that of part i."""
         low, (data, unit, each), times = self._low, self._carried, len(parts)
         for index, (taps, factor, bias) in enumerate(parts):
@@ -164,9 +162,7 @@ def _encode(low: Lowering, encoder: Any, x: Place, image: int) -> Carried:
     return data, unit, each
 
 
-def _encode_shared(
-    low: Lowering, encoder: Any, places: list[Place | None], each: int
-) -> None:
+def _encode_shared(low: Lowering, encoder: Any, places: list[Place | None], each: int) -> None:
     """A step that all tokens share: given, or that of the largest value."""
     how, x = encoder.how, places[2]
     assert x is not None

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
+from codtdq.engine.program.shapes import SHAPES
 from codtdq.errors import UnsupportedError
 
 
@@ -85,7 +87,9 @@ class Recorder:
         self.inputs.append(value)
         return self._wrap(torch.empty(example.shape, device="meta"), value)
 
-    def record(self, name: str, args: tuple[Any, ...], shape: Iterable[int], **settings: Any) -> Traced:
+    def record(
+        self, name: str, args: tuple[Any, ...], shape: Iterable[int], **settings: Any
+    ) -> Traced:
         """A node that an operator describes itself, with one dense result."""
         node = Node(name, self._plain(args), self._plain(settings))
         self.nodes.append(node)
@@ -106,11 +110,10 @@ class Recorder:
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
         for tensor in tree_flatten((args, kwargs))[0]:
-            if isinstance(tensor, Traced) and tensor.stale is not None:
-                raise NotCapturable(f"it reads a view of a tensor that {tensor.stale} has changed")
+            _check_readable(tensor)
         meta = tree_map(self._meta, (args, kwargs))
         try:
-            found = function(*meta[0], **meta[1])
+            found = SHAPES.get(name, function)(*meta[0], **meta[1])
         except NotImplementedError as error:
             raise NotCapturable(f"{name} has no shape without values") from error
         node = Node(name, self._plain(args), self._plain(kwargs))
@@ -143,8 +146,6 @@ class Recorder:
         return target
 
     def _wrap(self, meta: Tensor, value: Value) -> Traced:
-        if meta.dtype is not torch.float32:
-            raise NotCapturable(f"it computes in {meta.dtype} from its input")
         made = Traced(meta, value, self)
         self._sharing.setdefault(_storage(meta), []).append(weakref.ref(made))
         return made
@@ -190,16 +191,43 @@ class Traced(Tensor):
         return f"Traced({tuple(self.shape)})"
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = tree_flatten((args, kwargs))[0]
-        recorder = next(one.recorder for one in found if isinstance(one, Traced))
-        return recorder.dispatch(function, args, kwargs or {})
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise NotCapturable(f"{function} is called on a recorded tensor after the recording")
+
+
+class _Dispatch(TorchDispatchMode):
+    """Hands calls on stand-ins to the recorder.
+
+    A mode, although stand-ins could tell by themselves: for them torch would import its library
+    of distributed tensors first, which takes a second.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(kind, Traced) for kind in types):
+            return self._recorder.dispatch(function, args, kwargs)
+        return function(*args, **kwargs)
+
+
+# torch wraps it to hide it from its compiler, which it imports at the first call: two seconds
+_Dispatch.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
+    _Dispatch.__torch_dispatch__, "__wrapped__", _Dispatch.__torch_dispatch__
+)
 
 
 def record(forward: Callable[..., Any], examples: tuple[Tensor, ...]) -> Recording:
     """What a forward pass does with inputs of these shapes."""
     recorder = Recorder()
-    with torch.no_grad():
+    # under inference mode torch hands over whole functions, not what they consist of
+    with torch.inference_mode(False), torch.no_grad(), _Dispatch(recorder):
         try:
             outputs = forward(*(recorder.input(one) for one in examples))
         except NotCapturable:
@@ -208,8 +236,20 @@ def record(forward: Callable[..., Any], examples: tuple[Tensor, ...]) -> Recordi
             text = " ".join(str(error).split())
             raise NotCapturable(f"the recording failed: {type(error).__name__}: {text}") from error
     leaves, structure = tree_flatten(outputs)
+    for leaf in leaves:
+        _check_readable(leaf)
     plain = [leaf.value if isinstance(leaf, Traced) else leaf for leaf in leaves]
     return Recording(recorder.inputs, recorder.nodes, plain, structure)
+
+
+def _check_readable(x: Any) -> None:
+    """Refuse stand-ins of other types than float32, and those whose memory has changed."""
+    if not isinstance(x, Traced):
+        return
+    if x.meta.dtype is not torch.float32:
+        raise NotCapturable(f"it computes in {x.meta.dtype} from its input")
+    if x.stale is not None:
+        raise NotCapturable(f"it reads a view of a tensor that {x.stale} has changed")
 
 
 def _storage(meta: Tensor) -> int:
@@ -218,5 +258,3 @@ def _storage(meta: Tensor) -> int:
 
 def _blank(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride()) if isinstance(x, Traced) else x
-
-

@@ -75,6 +75,10 @@ double cod_constant(const char *name) {
       {"CARRIED_BYTES", sizeof(cod_carried)},
       {"CARRY_SPEC_BYTES", sizeof(cod_carry_spec)},
       {"CARRIER_WEIGHT_BYTES", sizeof(cod_carrier_weight)},
+      {"OPERAND_BYTES", sizeof(cod_operand)},
+      {"INSTRUCTION_BYTES", sizeof(cod_instruction)},
+      {"BUFFER_BYTES", sizeof(cod_buffer)},
+      {"PROGRAM_CODE_BYTES", sizeof(cod_program_code)},
   };
   for (const auto &entry : table)
     if (!std::strcmp(entry.name, name)) return entry.value;

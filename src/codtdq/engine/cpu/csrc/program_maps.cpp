@@ -151,30 +151,46 @@ Span span_of(int64_t i, int64_t in, int64_t out, bool adaptive, int64_t kernel, 
   return {std::max<int64_t>(begin, 0), std::min(end, in), end - begin};
 }
 
+// Columns of a window first, into one line for a row of outputs, then rows of that line.
 int32_t run_pool(const Instruction &one, const Run &run) {
   const Operand &to = one.operands[0], &from = one.operands[1];
-  const int64_t *s = one.ints, channels = to.shape[3];
+  const int64_t *s = one.ints, channels = to.shape[3], width = from.shape[2];
   const bool adaptive = s[0] >= kAdaptive, maximum = s[0] == kMaximumOf || s[0] == kAdaptiveMaximum;
+  const bool dense = channels == 1 ? from.stride[2] == 1 : from.stride[2] == channels;
   float *y = run.write<float>(to);
   const float *x = run.read<float>(from);
+  bool failed = false;
   over_lines(to, run.threads, [&](int64_t b, int64_t row) {
+    const auto &f = kernels().floats;
+    const int op = maximum ? kMaximum : kAdd;
     const Span v = span_of(row, from.shape[1], to.shape[1], adaptive, s[1], s[3], s[5]);
+    float *line = scratch(width * channels);
+    if (!line) {
+      __atomic_store_n(&failed, true, __ATOMIC_RELAXED);
+      return;
+    }
+    std::fill_n(line, width * channels, maximum ? -INFINITY : 0.0f);
+    for (int64_t i = v.begin; i < v.end; i++) {
+      const float *own = x + b * from.stride[0] + i * from.stride[1];
+      if (dense)
+        f.binary(op, line, 1, own, 1, width * channels, line);
+      else
+        for (int64_t c = 0; c < width; c++)
+          f.binary(op, line + c * channels, 1, own + c * from.stride[2], 1, channels,
+                   line + c * channels);
+    }
     for (int64_t c = 0; c < to.shape[2]; c++) {
-      const Span h = span_of(c, from.shape[2], to.shape[2], adaptive, s[2], s[4], s[6]);
+      const Span h = span_of(c, width, to.shape[2], adaptive, s[2], s[4], s[6]);
       float *own = y + b * to.stride[0] + row * to.stride[1] + c * to.stride[2];
-      const auto &f = kernels().floats;
       std::fill_n(own, channels, maximum ? -INFINITY : 0.0f);
-      for (int64_t i = v.begin; i < v.end; i++)
-        for (int64_t j = h.begin; j < h.end; j++)
-          f.binary(maximum ? kMaximum : kAdd, own, 1,
-                   x + b * from.stride[0] + i * from.stride[1] + j * from.stride[2], 1, channels,
-                   own);
+      for (int64_t j = h.begin; j < h.end; j++)
+        f.binary(op, own, 1, line + j * channels, 1, channels, own);
       const int64_t inside = (v.end - v.begin) * (h.end - h.begin);
       const float count = (float)(s[7] ? v.counted * h.counted : inside);
       if (!maximum) f.binary(kDivide, own, 1, &count, 0, channels, own);
     }
   });
-  return COD_OK;
+  return failed ? COD_NO_MEMORY : COD_OK;
 }
 
 bool check_sample(Instruction &one, const Build &) {

@@ -1,0 +1,193 @@
+"""Let a model run as captured programs, one for each shape of its input, made when it is met.
+
+`Captured` stands in a model's `forward`. Wherever a program does not serve (gradients, training,
+hooks and listeners inside of the model, other devices and types, torch's own compilers), it calls
+the model's own forward, whose operators the engine executes one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from codtdq.engine.cpu import library
+from codtdq.engine.program.constants import Pool
+from codtdq.engine.program.program import Program
+from codtdq.engine.program.traced import NotCapturable
+from codtdq.operators.quantized import quant_operators
+
+SWITCH = "CODTDQ_CAPTURE"  # "0": operators are executed one by one
+SHAPES = 4  # programs that a model keeps, each with its arena
+Key = tuple[tuple[int, ...], ...]
+
+
+class Captured:
+    """The forward of a model on the engine."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._programs: OrderedDict[Key, Program | None] = OrderedDict()
+        self.refusal: str | None = None  # why the last shape has no program
+        self._pool = Pool()
+        self._lock = threading.Lock()
+        self._state: _State | None = None
+
+    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+        """What the model returns."""
+        model = self._model
+        if torch.compiler.is_compiling() or settings or not self._serves(inputs):
+            return type(model).forward(model, *inputs, **settings)
+        program = self._program_for(inputs)
+        if program is None:
+            return type(model).forward(model, *inputs)
+        return program(*inputs)
+
+    @property
+    def met(self) -> bool:
+        """Whether an input came that a program might serve."""
+        return bool(self._programs)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that there are, the latest last."""
+        return [one for one in self._programs.values() if one is not None]
+
+    def _serves(self, inputs: tuple[Any, ...]) -> bool:
+        if not inputs or not all(_is_plain(one) for one in inputs):
+            return False
+        if torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():
+            return False
+        if torch.is_autocast_enabled("cpu") or library.load() is None:
+            return False
+        state = self._state
+        if state is None or not state.holds():
+            with self._lock:
+                state = self._state = _State(self._model)
+                self._programs.clear()
+                self._pool = Pool()
+        if state.watched():
+            return False
+        learns = torch.is_grad_enabled() and (
+            state.learns() or any(one.requires_grad for one in inputs)
+        )
+        return not learns
+
+    def _program_for(self, inputs: tuple[Tensor, ...]) -> Program | None:
+        key: Key = tuple(tuple(one.shape) for one in inputs)
+        with self._lock:
+            found = self._programs.get(key)
+            if found is not None and found.instruction_set != library.instruction_set():
+                self._programs.clear()  # the eager operators say what to do
+                self._pool, found = Pool(), None
+                return None
+            if key not in self._programs:
+                self._programs[key] = self._capture(inputs)
+                while len(self._programs) > SHAPES:
+                    self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+            return self._programs[key]
+
+    def _capture(self, inputs: tuple[Tensor, ...]) -> Program | None:
+        model = self._model
+
+        def forward(*given: Any) -> Any:
+            return type(model).forward(model, *given)
+
+        try:
+            found = Program(forward, inputs, pool=self._pool)
+        except NotCapturable as error:
+            self.refusal = str(error)
+            return None
+        self.refusal = None
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
+        return Captured(memo.get(id(self._model), self._model))
+
+    def __reduce__(self) -> tuple[type[Captured], tuple[nn.Module]]:
+        return Captured, (self._model,)
+
+
+class _State:
+    """What a recording took for granted: modules, tensors and their versions, executors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+        inner = self._modules[1:]
+        self._hooks = [
+            hooks
+            for module in inner
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        ]
+        self._operators = list(quant_operators(model).values())
+        self._parts = [
+            part
+            for module in self._modules
+            for part in (module._parameters, module._buffers, module._modules)
+        ]
+        self._tensors = [*model.parameters(), *model.buffers()]
+        self._versioned = [one for one in self._tensors if not one.is_inference()]
+        self._seen = self._look()
+
+    def _look(self) -> list[Any]:
+        found: list[Any] = [id(one) for part in self._parts for one in part.values()]
+        found.extend(one._version for one in self._versioned)
+        found.extend(one.data_ptr() for one in self._tensors)
+        found.extend(module.training for module in self._modules)
+        found.extend(id(module.__dict__.get("forward")) for module in self._modules)
+        return found
+
+    def holds(self) -> bool:
+        """Whether all of it is as it was."""
+        return self._look() == self._seen
+
+    def watched(self) -> bool:
+        """Whether somebody has to see the inside of the model, or it is in training mode."""
+        everywhere = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+        if everywhere or any(self._hooks) or any(module.training for module in self._modules):
+            return True
+        return any(
+            operator.listener is not None or operator.backend is None
+            for operator in self._operators
+        )
+
+    def learns(self) -> bool:
+        """Whether a parameter wants a gradient."""
+        return any(one.requires_grad for one in self._tensors)
+
+
+def _is_plain(x: Any) -> bool:
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.numel() > 0
+    )
+
+
+def capture(model: nn.Module) -> str | None:
+    """Let a model run as programs from its next call on; returns why not, if so."""
+    if os.environ.get(SWITCH) == "0":
+        return f"turned off by {SWITCH}=0"
+    if "forward" in model.__dict__:
+        return "its forward was replaced"
+    model.__dict__["forward"] = Captured(model)
+    return None
+
+
+def release(model: nn.Module) -> None:
+    """Undo `capture`."""
+    if isinstance(model.__dict__.get("forward"), Captured):
+        del model.__dict__["forward"]
+
+
+def captured_of(model: nn.Module) -> Captured | None:
+    """What runs a model as programs, if that is so."""
+    found = model.__dict__.get("forward")
+    return found if isinstance(found, Captured) else None
