@@ -179,37 +179,6 @@ class CarrierWeight(Structure):
     ]
 
 
-class Heads(Structure):
-    """cod_heads."""
-
-    _fields_ = [
-        ("data", c_void_p),
-        ("table", c_void_p),
-        *[(name, c_int64) for name in ("batch_stride", "head_stride", "row_stride")],
-    ]
-
-
-class ScoreTable(Structure):
-    """cod_score_table."""
-
-    _fields_ = [
-        ("data", c_void_p),
-        *[(name, c_int64) for name in ("batches", "batch_stride", "head_stride", "row_stride")],
-    ]
-
-
-class Attention(Structure):
-    """cod_attention."""
-
-    _fields_ = [
-        *[(name, c_int64) for name in ("batch", "heads", "queries", "keys", "depth", "width")],
-        *[(name, Heads) for name in ("q", "k", "v", "y")],
-        ("bias", ScoreTable * 2),
-        ("scale", c_float),
-        ("products", c_int32),
-    ]
-
-
 STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
@@ -221,7 +190,6 @@ STRUCTURES = {
     "CARRIED_BYTES": CarriedOutput,
     "CARRY_SPEC_BYTES": CarrySpec,
     "CARRIER_WEIGHT_BYTES": CarrierWeight,
-    "ATTENTION_BYTES": Attention,
 }
 
 
@@ -250,7 +218,6 @@ def declare(library: Any) -> None:
         c_int32,
     ]
     _declare_carriers(library)
-    library.cod_attend.argtypes = [POINTER(Attention), c_int32]
 
 
 def _declare_carriers(library: Any) -> None:

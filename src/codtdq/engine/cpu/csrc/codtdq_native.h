@@ -217,36 +217,10 @@ COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *
                                       int64_t channels, const int8_t *weight, const float *factor,
                                       const cod_output *y, int32_t threads);
 
-/* ---- Attention: y = softmax(q k^T scale + bias[0] + bias[1]) v for each head of each set of
- * tokens (an image, a window). Float32; sums in one order, the same bits with every instruction set
- * and any number of threads. */
-
+/* Products of attention (instruction `attention` of programs): float32, or exact ones of 16-bit
+ * integers: queries and keys with up to 13 bits and a sign, exponentials with 14 bits, values with
+ * 11 bits and a sign. */
 enum { COD_ATTENTION_FLOAT = 0, COD_ATTENTION_INT16 = 1 };
-
-/* Rows of heads: row i of set b and head h begins at data + head_stride h + row_stride table[b n +
- * i], or + batch_stride b + row_stride i without a table; its values lie side by side. Strides in
- * floats. */
-typedef struct {
-  float *data; /* only that of y is written */
-  const int32_t *table;
-  int64_t batch_stride, head_stride, row_stride;
-} cod_heads;
-
-/* Added to scores: row i of set b and head h begins at data + batch_stride (b % batches) +
- * head_stride h + row_stride i. data may be NULL. */
-typedef struct {
-  const float *data;
-  int64_t batches, batch_stride, head_stride, row_stride;
-} cod_score_table;
-
-typedef struct {
-  int64_t batch, heads, queries, keys, depth, width; /* depth: of q and k; width: of v and y */
-  cod_heads q, k, v, y;
-  cod_score_table bias[2];
-  float scale;
-  int32_t products; /* COD_ATTENTION_* */
-} cod_attention;
-COD_API int32_t cod_attend(const cod_attention *attention, int32_t threads);
 
 /* Maps x [batch, height, width, channels] without gaps, offsets [batch, 18, height, width] as pairs
  * (dy, dx) of pixels, at any strides (in floats). */

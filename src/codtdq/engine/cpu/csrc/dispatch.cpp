@@ -74,7 +74,6 @@ double cod_constant(const char *name) {
       {"INSTRUCTION_BYTES", sizeof(cod_instruction)},
       {"BUFFER_BYTES", sizeof(cod_buffer)},
       {"PROGRAM_CODE_BYTES", sizeof(cod_program_code)},
-      {"ATTENTION_BYTES", sizeof(cod_attention)},
   };
   for (const auto &entry : table)
     if (!std::strcmp(entry.name, name)) return entry.value;

@@ -19,9 +19,10 @@
 namespace cod {
 namespace {
 
-constexpr int64_t kNear = 384 * 1024;  // bytes of slots that stay in the second cache
-constexpr int64_t kTile = 6;           // rows of a tile of products, of most sets
-constexpr int64_t kMostRows = 192, kFewestBlocks = 4;
+constexpr int64_t kNear = 1024 * 1024;  // bytes of slots in use at once: a second cache
+constexpr int64_t kTile = 6;            // rows of a tile of products, of most sets
+constexpr int64_t kFewestRows = 96, kMostRows = 384;  // products of fewer rows are slower
+constexpr int64_t kSmallest = 24;  // rows of a block where many threads want some
 constexpr int64_t kMostSlots = 64, kMostStages = 256, kMostOperands = 16;
 
 struct Stage {
@@ -31,19 +32,18 @@ struct Stage {
   std::vector<int64_t> ints, shift;  // shift: bytes from row to row of each operand
 };
 
-struct Chain : Prepared {
-  int64_t rows, block, bytes;      // bytes: of the scratch memory
+// The chain for blocks of one size.
+struct Blocks {
+  int64_t block, count, bytes;     // bytes: of the scratch memory
   std::vector<Stage> whole, last;  // for a whole block, and for the rest
 };
 
-int64_t block_of(int64_t rows, int64_t row_bytes) {
-  int64_t most = kNear / std::max<int64_t>(row_bytes, 1) / kTile * kTile;
-  most = std::min(std::max(most, 4 * kTile), kMostRows);
-  // a few blocks for each thread, of about the same size
-  const int64_t blocks = std::max((rows + most - 1) / most, rows >= 8 * kTile ? kFewestBlocks : 1);
-  const int64_t each = (rows + blocks - 1) / blocks;
-  return (each + kTile - 1) / kTile * kTile;
-}
+struct Chain : Prepared {
+  int64_t rows;
+  std::vector<Blocks> sizes;  // the largest first
+};
+
+int64_t whole_tiles(int64_t rows) { return (rows + kTile - 1) / kTile * kTile; }
 
 // Reads numbers one by one; `good` tells whether there were enough.
 struct Reader {
@@ -56,7 +56,37 @@ struct Reader {
 };
 
 struct Slots {
-  std::vector<int64_t> row_bytes, offset;
+  std::vector<int64_t> row_bytes, first, last, offset;  // first, last: stages that use it
+  int64_t bytes = 0;
+
+  // Bytes of a row in all slots that are in use at once, at most.
+  int64_t peak(int64_t stages) const {
+    int64_t most = 0;
+    for (int64_t at = 0; at < stages; at++) {
+      int64_t now = 0;
+      for (size_t i = 0; i < row_bytes.size(); i++)
+        if (first[i] <= at && at <= last[i]) now += row_bytes[i];
+      most = std::max(most, now);
+    }
+    return most;
+  }
+
+  // Offsets for so many rows: slots that are never in use at the same time share memory.
+  void place(int64_t rows) {
+    offset.assign(row_bytes.size(), 0), bytes = 0;
+    const auto size = [&](size_t i) { return (row_bytes[i] * rows + 255) / 128 * 128; };
+    for (size_t i = 0; i < row_bytes.size(); i++) {
+      bool moved = true;
+      while (moved) {
+        moved = false;
+        for (size_t j = 0; j < i; j++)
+          if (first[j] <= last[i] && first[i] <= last[j] && offset[j] < offset[i] + size(i) &&
+              offset[i] < offset[j] + size(j))
+            offset[i] = offset[j] + size(j), moved = true;
+      }
+      bytes = std::max(bytes, offset[i] + size(i));
+    }
+  }
 };
 
 // An operand of a stage for n rows.
@@ -150,39 +180,71 @@ bool add_stage(const Instruction &chain, const Build &build, Reader &in, const S
   return s.kind->check(s.one, build);
 }
 
-bool check(Instruction &one, const Build &build) {
-  auto found = std::make_unique<Chain>();
-  Slots slots;
-  Reader head{one.ints, one.ints + one.int_count};
-  found->rows = head.next(1, (int64_t)1 << 40);
-  int64_t row_bytes = 0;
-  for (int64_t i = head.next(0, kMostSlots); i > 0; i--) {
-    slots.row_bytes.push_back(head.next(1, 1 << 24));
-    row_bytes += slots.row_bytes.back();
+// Which stages use each slot.
+bool find_lifetimes(Reader in, Slots &slots, int64_t &stages) {
+  constexpr int64_t kAny = (int64_t)1 << 62;
+  slots.first.assign(slots.row_bytes.size(), kMostStages);
+  slots.last.assign(slots.row_bytes.size(), 0);
+  stages = in.next(1, kMostStages);
+  for (int64_t at = 0; at < stages; at++) {
+    in.next(1, kAny);
+    const int64_t operands = in.next(1, kMostOperands), ints = in.next(0, 1 << 10);
+    in.next(0, kAny);
+    for (int64_t i = 0; i < operands; i++) {
+      const int64_t kind = in.next(-1, 1), slot = in.next(0, kAny);
+      in.next(0, kAny), in.next(0, kAny);
+      if (kind < 1) continue;
+      if (slot >= (int64_t)slots.first.size()) return false;
+      slots.first[slot] = std::min(slots.first[slot], at);
+      slots.last[slot] = at;
+    }
+    for (int64_t i = 0; i < ints; i++) in.next(-kAny, kAny);
   }
-  if (!head.good) return false;
-  found->block = std::min(block_of(found->rows, row_bytes), found->rows);
-  found->bytes = 0;
-  for (const int64_t each : slots.row_bytes) {
-    slots.offset.push_back(found->bytes);
-    found->bytes += (each * found->block + 255) / 128 * 128;
-  }
-  const int64_t rest = found->rows % found->block;
+  return in.good && in.at == in.end;
+}
+
+bool prepare(const Instruction &one, const Build &build, const Reader &head, Slots &slots,
+             int64_t rows, Blocks &to) {
+  slots.place(to.block);
+  to.bytes = slots.bytes, to.count = (rows + to.block - 1) / to.block;
+  const int64_t rest = rows % to.block;
   for (int pass = 0; pass < (rest ? 2 : 1); pass++) {
     Reader in = head;
-    auto &stages = pass ? found->last : found->whole;
+    auto &stages = pass ? to.last : to.whole;
     const double *floats = one.floats;
     int64_t left = one.float_count;
     const int64_t count = in.next(1, kMostStages);
     stages.reserve((size_t)count);
     for (int64_t i = 0; i < count; i++) {
       const int64_t before = left;
-      if (!add_stage(one, build, in, slots, found->rows, pass ? rest : found->block, floats, left,
-                     stages))
+      if (!add_stage(one, build, in, slots, rows, pass ? rest : to.block, floats, left, stages))
         return false;
       floats += before - left;
     }
     if (in.at != in.end || left) return false;
+  }
+  return true;
+}
+
+bool check(Instruction &one, const Build &build) {
+  auto found = std::make_unique<Chain>();
+  Slots slots;
+  Reader head{one.ints, one.ints + one.int_count};
+  const int64_t rows = found->rows = head.next(1, (int64_t)1 << 40);
+  for (int64_t i = head.next(0, kMostSlots); i > 0; i--)
+    slots.row_bytes.push_back(head.next(1, 1 << 24));
+  int64_t stages = 0;
+  if (!head.good || !find_lifetimes(head, slots, stages)) return false;
+  int64_t block = kNear / std::max<int64_t>(slots.peak(stages), 1) / kTile * kTile;
+  block = std::min(std::max(block, kFewestRows), kMostRows);
+  const int64_t count = (rows + block - 1) / block;
+  block = whole_tiles((rows + count - 1) / count);  // of about the same size
+  for (;;) {
+    found->sizes.emplace_back();
+    found->sizes.back().block = std::min(block, rows);
+    if (!prepare(one, build, head, slots, rows, found->sizes.back())) return false;
+    if (block <= kSmallest) break;
+    block = std::max(whole_tiles(block / 2), kSmallest);
   }
   one.prepared = std::move(found);
   return true;
@@ -204,10 +266,12 @@ uint8_t *slot_memory(int64_t bytes) {
 }
 
 int32_t run(const Instruction &one, const Run &run) {
-  const auto &c = static_cast<const Chain &>(*one.prepared);
-  const int64_t blocks = (c.rows + c.block - 1) / c.block;
+  const auto &chain = static_cast<const Chain &>(*one.prepared);
+  size_t size = 0;  // the largest blocks of which every thread gets one
+  while (size + 1 < chain.sizes.size() && chain.sizes[size].count < run.threads) size++;
+  const Blocks &c = chain.sizes[size];
   std::atomic<int32_t> result{COD_OK};
-  parallel_for(blocks, 1, run.threads, [&](int64_t begin, int64_t end) {
+  parallel_for(c.count, 1, run.threads, [&](int64_t begin, int64_t end) {
     Run own = run;
     own.threads = 1;
     own.scratch = slot_memory(c.bytes);
@@ -217,7 +281,7 @@ int32_t run(const Instruction &one, const Run &run) {
     }
     Operand operands[kMostOperands];
     for (int64_t b = begin; b < end; b++)
-      for (const Stage &s : (b + 1) * c.block <= c.rows ? c.whole : c.last) {
+      for (const Stage &s : (b + 1) * c.block <= chain.rows ? c.whole : c.last) {
         for (size_t i = 0; i < s.operands.size(); i++) {
           operands[i] = s.operands[i];
           operands[i].offset += s.shift[i] * b * c.block;

@@ -8,9 +8,9 @@ from carrier_cases import bounded, everywhere, random, same
 from engine_cases import needs_engine
 from hypothesis import given
 from hypothesis import strategies as st
+from instruction_cases import run
 
-from codtdq.engine.cpu.attention import attend
-from codtdq.errors import UnsupportedError
+from codtdq.engine.program.lowering import Instruction
 
 pytestmark = needs_engine
 
@@ -18,6 +18,27 @@ pytestmark = needs_engine
 # Largest errors of outputs of size 1 under scores of up to 25; int16: values have 11 bits.
 BOUNDS = {"float32": 2e-5, "int16": 8e-3}
 PRODUCTS = pytest.mark.parametrize("products", BOUNDS)
+
+
+def attend(q, k, v, scale=None, bias=None, mask=None, out=None, products="int16", rows=None):
+    """softmax(q k^T scale + bias + mask) v by the instruction `attention`."""
+    batch, heads, queries, depth = q.shape
+    shape = (batch, heads, queries, k.shape[2])
+    y = torch.empty(batch, queries, heads, v.shape[3]).transpose(1, 2) if out is None else out
+    tables = [
+        None if one is None else one.repeat(batch // one.shape[0], 1, 1, 1).expand(shape)
+        for one in (bias, mask)
+    ]
+    scale = depth**-0.5 if scale is None else scale
+    ints = [["float32", "int16"].index(products)]
+    threads = torch.get_num_threads()
+    code = run(
+        lambda places: Instruction("attention", places, ints, [scale]),
+        *(y, q, k, v, *tables, rows),
+        threads=threads,
+    )
+    assert code == 0
+    return y
 
 
 def reference(q, k, v, scale=None, bias=None, mask=None):
@@ -145,9 +166,48 @@ def test_large_scores_do_not_overflow():
     assert attend(q, k, v).isfinite().all()
 
 
-def test_refuses_what_it_cannot_read():
-    q, k, v = qkv(1, 1, 4, 4, 8, 8)
-    with pytest.raises(UnsupportedError, match="side by side"):
-        attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
-    with pytest.raises(UnsupportedError, match="table of scores"):
-        attend(q, k, v, bias=torch.zeros(1, 3, 4, 4))
+def test_tokens_elsewhere():
+    """A table of rows instead of copies: windows of a map, shifted, read and written in place."""
+    grid = torch.arange(8 * 8).view(8, 8).roll((-2, -2), (0, 1))
+    rows = grid.view(2, 4, 2, 4).transpose(1, 2).reshape(-1).to(torch.int32)
+    tokens = random(64, 3, 2, 16)
+    ordered = tokens[rows.long()]
+    q, k, v = (ordered[:, i].reshape(4, 16, 2, 16).transpose(1, 2) for i in range(3))
+    expected = torch.empty(64, 2, 16)
+    expected[rows.long()] = attend(q, k, v).transpose(1, 2).reshape(64, 2, 16)
+    q, k, v = (tokens[:, i].view(4, 16, 2, 16).transpose(1, 2) for i in range(3))
+    y = torch.empty(4, 16, 2, 16).transpose(1, 2)
+    everywhere(lambda where: attend(q, k, v, out=y, rows=rows))
+    assert same(y.transpose(1, 2).reshape(64, 2, 16), expected)
+
+
+def build_code(change):
+    """What the build says of an instruction of attention with something changed."""
+    q, k, v = qkv(2, 1, 4, 4, 8, 8)
+    rows = torch.arange(8, dtype=torch.int32)
+    given = {"q": q, "k": k, "v": v, "rows": rows, "ints": [1], "y": torch.empty(2, 1, 4, 8)}
+    given |= change
+    return run(
+        lambda places: Instruction("attention", places, given["ints"], [1.0]),
+        *(given[name] for name in ("y", "q", "k", "v")),
+        *(None, None, given["rows"]),
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": torch.tensor([0, 1, 2, 3, 4, 5, 6, 8], dtype=torch.int32)},
+        {"rows": torch.tensor([0, 1, 2, 3, 4, 5, 6, -1], dtype=torch.int32)},
+        {"rows": torch.arange(7, dtype=torch.int32)},
+        {"ints": [2]},
+        {"ints": []},
+        {"k": torch.zeros(2, 1, 4, 9)},
+        {"v": torch.zeros(2, 1, 5, 8)},
+        {"q": torch.zeros(2, 1, 8, 4).transpose(2, 3)},
+        {"q": torch.zeros(3, 1, 4, 8)},
+    ],
+)
+def test_refuses_what_does_not_fit(change):
+    assert build_code({}) == 0
+    assert build_code(change) == 1
