@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import codtdq.weights
 from codtdq._version import __version__
 from codtdq.errors import CheckpointError
-from codtdq.io import atomic_path
+from codtdq.io import read_tensors, write_tensors
 
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
@@ -86,9 +84,8 @@ def save_weights(model: nn.Module, path: str | Path, dtype: torch.dtype = torch.
 def _write_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     """Write beside the target and rename, so that a reader never sees half a file."""
     try:
-        with atomic_path(path) as temporary:
-            save_file(tensors, temporary, metadata)
-    except (OSError, SafetensorError) as error:
+        write_tensors(path, tensors, metadata)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be written ({_one_line(error)})") from error
 
 
@@ -99,8 +96,8 @@ def _read(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix == SAFETENSORS_SUFFIX:
         try:
-            return load_file(path)
-        except (SafetensorError, OSError, ValueError) as error:
+            return read_tensors(path)[0]
+        except (OSError, ValueError) as error:
             raise _damaged(path, error) from error
     if suffix in PICKLE_SUFFIXES:
         return _read_pickle(path)

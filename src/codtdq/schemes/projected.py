@@ -10,9 +10,10 @@ from torch import Tensor
 
 from codtdq.numerics.activation import ActivationResult, quantize
 from codtdq.numerics.grouping import group_count
-from codtdq.numerics.spec import ActivationSpec
+from codtdq.numerics.spec import MODES, PROJECTIONS, ActivationSpec
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.lowered import ProjectedForm
+from codtdq.schemes.stored import BITS, GROUP, Stored, flag, number, one_of, optional, rules, word
 
 SCALE_BITS = 32  # a scale is a float32 here
 GROUPED = "per_token_group"
@@ -26,6 +27,17 @@ class ProjectedRange(InputScheme):
     """
 
     kind = "projected-range"
+    accepts = rules(
+        static=flag,
+        bits=BITS,
+        mode=word(*MODES),
+        group_size=GROUP,
+        percentile=optional(number(0, 1)),
+        tau=optional(number(0, 1e6)),
+        zero_ratio=optional(number(0, 1)),
+        projection=word(*PROJECTIONS),
+        literal=flag,
+    )
     radius: Tensor | None
 
     def __init__(self, *, static: bool = False, radius: Tensor | None = None, **spec: Any) -> None:
@@ -39,6 +51,10 @@ class ProjectedRange(InputScheme):
     def of(cls, spec: ActivationSpec, radius: Tensor | None = None) -> ProjectedRange:
         """The scheme of a specification."""
         return cls(radius=radius, **dataclasses.asdict(spec))
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A fixed radius, or one of each channel; none if ranges are found at run time."""
+        return {"radius": one_of((1,), (channels,), low=0)} if self.static else {}
 
     def explain(self, tokens: Tensor) -> ActivationResult:
         """x_hat with radius, step, zero-bin mass and active bound of every group."""

@@ -7,17 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codtdq.numerics.affine import qmin_of
 from codtdq.numerics.packing import NIBBLE_BITS, packed_width
-from codtdq.numerics.spec import WeightSpec
+from codtdq.numerics.spec import SCALE_DTYPES, WeightSpec
 from codtdq.numerics.weight import PackedWeight, quantize_weight, row_shape, scale_count
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import LoweredWeight, Unlowered
+from codtdq.schemes.stored import BITS, GROUP, Stored, one_of, optional, rules, weight_shape, word
 
 
 class SymmetricWeight(WeightScheme):
     """Packed codes [O, ceil(T I / 2)], tap by tap, and float32 or float16 scales [O, G]."""
 
     kind = "symmetric"
+    accepts = rules(
+        shape=weight_shape, bits=BITS, group_size=optional(GROUP), scale_dtype=word(*SCALE_DTYPES)
+    )
     packed: Tensor  # uint8, or int8 above 4 bits
     scale: Tensor
 
@@ -48,6 +53,17 @@ class SymmetricWeight(WeightScheme):
         """Round a weight [O, I] or [O, I, *kernel] to nearest."""
         packed = quantize_weight(weight, spec)
         return cls(weight.shape, spec.bits, spec.group_size, spec.scale_dtype, packed=packed)
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Codes of every weight, and scales of every output or group."""
+        rows, taps, inputs = row_shape(self.shape)
+        bits, width = self.spec.bits, packed_width(taps * inputs, self.spec.bits)
+        low, high = (0, 255) if bits <= NIBBLE_BITS else (qmin_of(bits), -qmin_of(bits) - 1)
+        scales = scale_count(self.shape, self.spec)
+        return {
+            "packed": one_of((rows, width), low=low, high=high),
+            "scale": one_of((rows, scales), low=0),
+        }
 
     def packed_weight(self) -> PackedWeight:
         """Codes and scales as the numerics read them."""
