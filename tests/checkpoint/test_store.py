@@ -4,20 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from altering import edit_meta, put, rewrite, weights_of
+from safetensors.torch import load_file
 from torch import nn
 
 import codtdq
 from codtdq.checkpoint import FORMAT_VERSION
-from codtdq.checkpoint import header
 from codtdq.checkpoint.files import sha256, weights_name
 from codtdq.errors import CheckpointError
 from small_nets import SmallNet, images, simulate, small_net
-
-
-def weights_of(path):
-    """The file of tensors that a checkpoint points to."""
-    return path / json.loads((path / "codtdq.json").read_text())["weights"]
 
 
 def saved(tmp_path, name="cod-tdq", **changes):
@@ -162,28 +157,6 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 def _explode(*args, **kwargs):
     raise OSError("disk full")
-
-
-def edit_meta(path, **changes):
-    """Change fields of the JSON, and seal it anew: what somebody who means harm would do."""
-    meta = json.loads((path / "codtdq.json").read_text())
-    meta.update(changes)
-    sealed = header.seal({k: v for k, v in meta.items() if v is not ...})
-    (path / "codtdq.json").write_text(header.to_text(sealed))
-
-
-def put(path, data):
-    """Exchange the file of tensors, and let the JSON name the new one."""
-    weights_of(path).write_bytes(data)
-    digest = sha256(weights_of(path))
-    weights_of(path).rename(path / weights_name(digest))
-    edit_meta(path, sha256=digest, weights=weights_name(digest))
-
-
-def rewrite(path, change):
-    entries = load_file(str(weights_of(path)))
-    change(entries)
-    put(path, save(entries))
 
 
 def truncate(path: Path):

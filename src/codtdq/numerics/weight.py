@@ -41,6 +41,16 @@ class PackedWeight:
         values = decode(self.codes().float(), self._spread(taps, inputs))
         return from_rows(values, self.shape)
 
+    def tap_scales(self) -> Tensor:
+        """Scales as a kernel walks: [O, 1], or tap by tap [O, T ceil(I / g)].
+
+        Where a tap has a single input, groups run over the taps: each tap repeats its group's.
+        """
+        _, taps, inputs = row_shape(self.shape)
+        if self.spec.group_size is None or inputs > 1:
+            return self.scale
+        return self._spread(taps, inputs).reshape(self.scale.shape[0], taps)
+
     def _spread(self, taps: int, inputs: int) -> Tensor:
         """Scales [O, G] repeated over the elements that share them, as [O, T, I]."""
         if self.spec.group_size is None:

@@ -78,7 +78,7 @@ class SymmetricWeight(WeightScheme):
         if self.spec.bits > NIBBLE_BITS:
             return Unlowered(f"its weight has {self.spec.bits} bits, more than 4")
         weight = self.packed_weight()
-        return LoweredWeight(weight.codes(), weight.scale, None, self.spec.group_size)
+        return LoweredWeight(weight.codes(), weight.tap_scales(), None, self.spec.group_size)
 
     def settings(self) -> dict[str, Any]:
         """Shape, width and group."""
