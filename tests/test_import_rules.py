@@ -19,6 +19,7 @@ LEAVES = {
     "errors",
     "importing",
     "io",
+    "printing",
     "memory",
     "progress",
 }

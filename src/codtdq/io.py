@@ -7,6 +7,7 @@ a temporary file that nobody has locked; the next writer of the folder removes i
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -49,6 +50,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             _force_to_disk(temporary)
             os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # a full disk names no file
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -93,6 +98,15 @@ def write_tensors(
     from safetensors.torch import save
 
     return write_bytes(path, save(dict(tensors), None if metadata is None else dict(metadata)))
+
+
+def write_state(path: str | Path, state: Any) -> Path:
+    """Write what `torch.save` makes of a state; a full disk is an OSError here, too."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return write_bytes(path, buffer.getvalue())
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict[str, str]]:

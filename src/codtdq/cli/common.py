@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from codtdq.printing import printable
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -245,7 +247,8 @@ def print_json(data: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns."""
+    """Left-aligned columns; what came from a file cannot reach the terminal's controls."""
+    header, rows = [printable(c) for c in header], [[printable(c) for c in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in lines)

@@ -19,6 +19,8 @@ from codtdq._version import __version__
 from codtdq.errors import CheckpointError
 from codtdq.io import read_tensors, write_tensors
 
+# Older ones run code of a crafted file (CVE-2025-32434 below 2.6, CVE-2026-24747 below 2.10).
+SAFE_TORCH = (2, 10)
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
 _WRAPPERS = (
@@ -106,6 +108,12 @@ def _read(path: Path) -> Any:
 
 
 def _read_pickle(path: Path) -> Any:
+    if _torch_version() < SAFE_TORCH:
+        raise CheckpointError(
+            f"{path}: torch {torch.__version__} can run code from such a file even with "
+            f"weights_only=True; upgrade to torch {'.'.join(map(str, SAFE_TORCH))}, or convert "
+            "the file to .safetensors"
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -117,6 +125,11 @@ def _read_pickle(path: Path) -> Any:
         ) from error
     except Exception as error:  # damaged files fail in many ways, from KeyError to RuntimeError
         raise _damaged(path, error) from error
+
+
+def _torch_version() -> tuple[int, ...]:
+    numbers = str(torch.__version__).split("+")[0].split(".")[:2]
+    return tuple(int("".join(c for c in number if c.isdigit()) or 0) for number in numbers)
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:

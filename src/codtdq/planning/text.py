@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codtdq.planning.plan import QuantPlan, Site
+from codtdq.printing import printable
 from codtdq.schemes.projected import input_label
 from codtdq.schemes.symmetric import weight_label
 
@@ -10,7 +11,9 @@ from codtdq.schemes.symmetric import weight_label
 def format_plan(plan: QuantPlan) -> str:
     """The table that `print(plan)` shows."""
     blocks = plan.config.float_storage == "block8"
-    rows = [_row(site, blocks, plan.config.plans_formats) for site in plan.sites]
+    rows = [
+        tuple(map(printable, _row(site, blocks, plan.config.plans_formats))) for site in plan.sites
+    ]
     header = ("operator", "type", "role", "shape", "weights", "activations")
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
