@@ -101,11 +101,7 @@ def build(
     read_config: ConfigReader,
 ) -> nn.Module:
     """The model of a header and its tensors; both are checked against the skeleton first."""
-    plan = validation.read_plan(meta, read_config)
-    tensors = StoredTensors(entries, meta)
-    shapes = validation.operator_shapes(skeleton)
-    owner = type(skeleton).__name__
-    operators = validation.check_operators(meta, plan, shapes, tensors, owner)
+    plan, tensors, operators = validation.validate(meta, entries, read_config, skeleton)
     model = _structure(skeleton, plan, operators, tensors.names)
     state = model.state_dict()
     validation.check_names(state, tensors.names)

@@ -65,6 +65,34 @@ def byte_limit(model: nn.Module) -> int:
     return 8 * sum(tensor.numel() for tensor in tensors) + SPARE_BYTES
 
 
+class Checked(NamedTuple):
+    """A checkpoint that a model can be built from."""
+
+    plan: QuantPlan
+    tensors: StoredTensors
+    operators: dict[str, StoredOperator]
+
+
+def validate(
+    meta: Mapping[str, Any],
+    entries: Mapping[str, torch.Tensor],
+    read_config: ConfigReader,
+    model: nn.Module | None = None,
+) -> Checked:
+    """Check a header, whose own types are known to be sound, and its tensors.
+
+    model: the network; without one, shapes are compared with what the plan claims.
+    """
+    try:
+        plan = read_plan(meta, read_config)
+        tensors = StoredTensors(entries, meta)
+        shapes = planned_shapes(plan) if model is None else operator_shapes(model)
+        owner = "the plan" if model is None else type(model).__name__
+        return Checked(plan, tensors, check_operators(meta, plan, shapes, tensors, owner))
+    except CodtdqError as error:
+        raise CheckpointError(shortened(str(error))) from error
+
+
 def read_plan(meta: Mapping[str, Any], read_config: ConfigReader) -> QuantPlan:
     """Config and plan of a header."""
     try:
@@ -171,5 +199,10 @@ def check_tensor(name: str, value: torch.Tensor, target: torch.Tensor) -> None:
 
 def one_line(error: BaseException) -> str:
     """Kind and message of an error."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return shortened(f"{type(error).__name__}: {error}", 200)
+
+
+def shortened(text: str, longest: int = 400) -> str:
+    """A message in one line, cut where a file has put a document into it."""
+    text = " ".join(text.split())
+    return text if len(text) <= longest else f"{text[:longest]}..."
