@@ -30,7 +30,7 @@ def test_errors_of_the_command_line_show_no_controls(capsys):
     assert "\x1b" not in shown and len(shown.splitlines()) == 1
 
 
-@pytest.mark.parametrize("cell", ["=1+2", "+1+2", "-1+2", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C"])
+@pytest.mark.parametrize("cell", ["=1+2", "+1+2", "-1+2", "@SUM(A1)", "\t=1", "=cmd|' /C"])
 def test_csv_cells_are_no_formulas(cell):
     text = csv_table([{"name": cell, cell: 1}])
     header, row = csv.reader(io.StringIO(text, newline=""))

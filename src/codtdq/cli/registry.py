@@ -16,6 +16,7 @@ COMMANDS = (
     "codtdq.cli.quantize",
     "codtdq.cli.evaluate",
     "codtdq.cli.predict",
+    "codtdq.cli.verify",
     "codtdq.lab.commands.select",
     "codtdq.lab.commands.sensitivity",
     "codtdq.lab.commands.diagnose",

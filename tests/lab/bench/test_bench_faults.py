@@ -28,7 +28,7 @@ def test_a_damaged_row_is_one_line(setting, tmp_path, content):
     run_accuracy(tmp_path, **GRID, **setting)
     with (tmp_path / "results.jsonl").open("ab") as stream:
         stream.write(content)
-    with pytest.raises(CodtdqError, match="line 2 .*delete that line") as error:
+    with pytest.raises(CodtdqError, match=r"line 2 .*delete that line") as error:
         run_accuracy(tmp_path, resume=True, **GRID, **setting)
     assert "\n" not in str(error.value)
 
