@@ -18,6 +18,7 @@ CHANGES = {
     "act_bits": ({}, 3),
     "act_modes": ({}, dict.fromkeys(KINDS, "per_tensor")),
     "act_group_size": ({}, 16),
+    "scales": ({}, "float"),
     "act_percentile": ({}, 0.8),
     "act_range": ({"preset": "w4a4"}, "static"),
     "static_reduce": ({"preset": "w4a4", "act_range": "static"}, "mean"),

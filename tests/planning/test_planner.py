@@ -43,8 +43,13 @@ def test_totals_count_every_parameter_and_byte():
 def test_effective_bits_include_scales():
     plan = codtdq.plan(small_net(), codtdq.preset("cod-tdq", weight_group_size=16))
     fc1 = plan.site("mlp.fc1")  # 48 inputs
-    assert fc1.effective_act_bits == 4 + 32 * 2 / 48 and fc1.act_bits == 4
-    assert fc1.effective_weight_bits == 4 + 32 / 16 and fc1.weight_bits == 4
+    # a 4-bit multiplier per group, a float32 per token; 3 nibbles in 2 bytes and a float32 per row
+    assert fc1.effective_act_bits == 4 + 4 * 2 / 48 + 32 / 48 and fc1.act_bits == 4
+    assert fc1.effective_weight_bits == 4 + 16 / 48 + 32 / 48 and fc1.weight_bits == 4
+    plain = codtdq.preset("cod-tdq", weight_group_size=16, scales="float")
+    fc1 = codtdq.plan(small_net(), plain).site("mlp.fc1")
+    assert fc1.effective_act_bits == 4 + 32 * 2 / 48
+    assert fc1.effective_weight_bits == 4 + 32 / 16
     assert codtdq.plan(small_net(), "w4a4").site("mlp.fc1").effective_act_bits == 4
 
 

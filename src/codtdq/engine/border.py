@@ -15,13 +15,7 @@ from torch import Tensor, nn
 
 from codtdq.errors import UnsupportedError
 from codtdq.operators.quantized import QuantOperator
-from codtdq.schemes.lowered import (
-    LoweredInput,
-    LoweredWeight,
-    ProjectedForm,
-    RowTransform,
-    Unlowered,
-)
+from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform, Unlowered
 
 LOWEST_CODE, HIGHEST_CODE = -8, 7
 
@@ -50,28 +44,30 @@ def weight_shape(operator: Any) -> tuple[int, ...]:
 
 def _check_weight(operator: QuantOperator, weight: LoweredWeight, shape: tuple[int, ...]) -> None:
     outputs, inputs, taps = shape[0], shape[1], math.prod(shape[2:])
-    codes, scale, factor, group = weight.codes, weight.scale, weight.factor, weight.group
+    codes, factor, whole, group = weight.codes, weight.factor, weight.multiplier, weight.group
     _check(codes.shape == (outputs, taps, inputs), operator, "codes of another shape")
     _check(codes.dtype is torch.int8, operator, f"{codes.dtype} codes")
+    _check(weight.bits in (4, 8), operator, f"codes of {weight.bits} bits")
     low, high = (int(value) for value in torch.aminmax(codes))
-    _check(LOWEST_CODE <= low and high <= HIGHEST_CODE, operator, "codes beyond 4 bits")
+    narrow = LOWEST_CODE <= low and high <= HIGHEST_CODE
+    _check(weight.bits == 8 or narrow, operator, "codes beyond 4 bits")
     _check(group is None or group >= 1, operator, f"weight groups of {group}")
-    count = 1 if group is None else taps * -(-inputs // group)
-    _check(scale.shape == (outputs, count), operator, f"scales {list(scale.shape)}")
-    _check(factor is None or factor.numel() == outputs, operator, "factors of other outputs")
+    _check(factor.shape == (outputs,), operator, f"factors {list(factor.shape)}")
+    if whole is not None:
+        count = 1 if group is None else -(-inputs // group)
+        _check(whole.dtype is torch.int8, operator, f"{whole.dtype} multipliers")
+        fits = whole.shape == (outputs, taps, count)
+        _check(fits, operator, f"multipliers {list(whole.shape)}")
 
 
 def _check_input(operator: QuantOperator, inputs: LoweredInput) -> None:
-    channels = operator.inputs
-    if isinstance(inputs, ProjectedForm):
-        radius = inputs.radius
-        fits = radius is None or tuple(radius.shape) in ((1,), (channels,))
-        _check(fits, operator, "radii of another length")
-        return
-    reason = inputs.grid.unsupported_reason()
-    _check(reason is None, operator, str(reason))
-    sound = inputs.grid.group >= 1 and inputs.grid.trials >= 1
-    _check(sound, operator, "groups or trials below 1")
+    channels, how = operator.inputs, inputs.how
+    _check(2 <= how.bits <= 8, operator, f"codes of {how.bits} bits")
+    sound = how.group >= 1 and 1 <= how.trials <= MAX_TRIALS
+    _check(sound, operator, "groups or trials beyond what a kernel takes")
+    for vector in (inputs.step, inputs.zero):
+        fits = vector is None or tuple(vector.shape) in ((1,), (channels,))
+        _check(fits, operator, "steps of another length than its channels")
     shift, scale, order, _ = inputs.transform or RowTransform()
     for vector in (shift, scale, order):
         fits = vector is None or tuple(vector.shape) == (channels,)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.declarations import declaration_of
-from codtdq.engine.cpu.products import Codes
 from codtdq.operators.backed import BackedOperator
 from codtdq.planning.trace import ModelGraph
 
@@ -31,12 +30,9 @@ class SharedInput:
         self._readers = readers
         self._local = threading.local()  # one model may run in several threads
 
-    def codes(self, x: Tensor, encode: Callable[[Tensor], Codes], images: int = 0) -> Codes:
-        """The codes of x: those kept, if they are of the very same values.
-
-        images: into which rows are cut, where ranges depend on it.
-        """
-        kept, facts = getattr(self._local, "kept", None), (_version(x), images)
+    def codes(self, x: Tensor, encode: Callable[[Tensor], Any]) -> Any:
+        """The codes of x: those kept, if they are of the very same values."""
+        kept, facts = getattr(self._local, "kept", None), _version(x)
         if kept is not None and _same_memory(kept[0], x) and kept[1] == facts:
             codes, left = kept[2], kept[3] - 1
         else:

@@ -15,7 +15,7 @@ from codtdq.operators.correction import correct_outputs
 from codtdq.planning.cod_tdq_config import CodTdqConfig
 from codtdq.planning.plan import Site
 from codtdq.planning.presets import PRESETS, preset
-from codtdq.schemes.projected import ProjectedRange
+from codtdq.planning.units import projected_input
 from codtdq.schemes.symmetric import SymmetricWeight
 
 _PAPER = "When W4A4 Breaks Camouflaged Object Detection, arXiv 2604.16855, 2026"
@@ -51,7 +51,8 @@ def _declare(name: str) -> MethodInfo:
     group = config.act_group_size
     granularity = f"token x {group} channels" if grouped else "per tensor"
     scale_bits = 16 if config.weight_scale_dtype == "fp16" else 32
-    act_bits = f"{config.act_bits} + 32/{group}" if grouped else f"{config.act_bits}"
+    travels = f" + 4/{group} + 32/K" if config.scales == "integer" else f" + 32/{group}"
+    act_bits = f"{config.act_bits}{travels if grouped else ''}"
     return MethodInfo(
         name=name,
         title=_TITLES.get(name, name),
@@ -92,7 +93,8 @@ def build(bench: Workbench) -> None:
         if site.weight is not None:
             weight = SymmetricWeight.quantize(_weight_of(bench, site), site.weight)
         if site.activation is not None:
-            inputs = ProjectedRange.of(site.activation, radii.get(site.name))
+            module = bench.model.get_submodule(site.name)
+            inputs = projected_input(module, site.activation, radii.get(site.name))
         bench.install(site, inputs=inputs, weight=weight)
     if config.io_correction != "none":
         correct_outputs(bench.model, context.pairs, config.io_correction)
@@ -110,10 +112,13 @@ def sketch(bench: Workbench) -> None:
         weight = inputs = None
         if site.weight is not None:
             spec = site.weight
-            weight = SymmetricWeight(site.shape, spec.bits, spec.group_size, spec.scale_dtype)
+            weight = SymmetricWeight(
+                site.shape, spec.bits, spec.group_size, spec.scale_dtype, spec.scales
+            )
         if site.activation is not None:
             blank = torch.zeros(1 if site.activation.mode == "per_tensor" else site.inputs)
-            inputs = ProjectedRange.of(site.activation, blank if site.static else None)
+            module = bench.model.get_submodule(site.name)
+            inputs = projected_input(module, site.activation, blank if site.static else None)
         bench.install(site, inputs=inputs, weight=weight, blank=True)
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from codtdq.errors import ConfigError
 from codtdq.numerics.affine import MAX_BITS, MIN_BITS
 
+WHOLE_BITS = 7  # weights of so many bits have one scale per output where scales are integer
 MODES = ("per_tensor", "per_channel", "per_token_group")
 PROJECTIONS = ("min", "guarded")
 SCALE_DTYPES = ("fp32", "fp16")
+SCALES = ("integer", "float")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +27,14 @@ class ActivationSpec:
     zero_ratio: float | None = 0.2  # C2: bound on the zero-bin mass; None leaves C2 out
     projection: str = "min"  # "min": Eq. dcrp; "guarded": least squared error up to the bound
     literal: bool = False  # Algorithm S1 to the letter: padding and zeros are counted
+    # "integer": steps are whole multiples of a float32 per token or image (`numerics.carrier`)
+    scales: str = "float"
 
     def __post_init__(self) -> None:
         check_bits("act_bits", self.bits)
         check_choice("act_mode", self.mode, MODES)
         check_choice("projection", self.projection, PROJECTIONS)
+        check_choice("scales", self.scales, SCALES)
         check_positive_int("act_group_size", self.group_size)
         check_share("act_percentile", self.percentile, closed=True)
         check_share("zero_ratio", self.zero_ratio, closed=False)
@@ -46,13 +51,18 @@ class WeightSpec:
     group_size: int | None = None  # inputs of one tap that share a scale; None: whole channel
     percentile: float | None = None  # clip at this share of |w|; None takes the maximum
     scale_dtype: str = "fp32"  # in which scales are stored, and rounded to before codes are
+    # "integer": scales of groups are whole multiples 1..15 of one per output (`numerics.carrier`)
+    scales: str = "float"
 
     def __post_init__(self) -> None:
         check_bits("weight_bits", self.bits)
         check_choice("weight_scale_dtype", self.scale_dtype, SCALE_DTYPES)
+        check_choice("scales", self.scales, SCALES)
         if self.group_size is not None:
             check_positive_int("weight_group_size", self.group_size)
         check_share("weight_percentile", self.percentile, closed=True)
+        if self.scales == "integer" and self.bits >= WHOLE_BITS:
+            object.__setattr__(self, "group_size", None)  # multiples of such codes are no bytes
 
 
 def check_bits(name: str, bits: object) -> None:

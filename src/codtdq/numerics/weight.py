@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from codtdq.numerics.affine import EPS, decode, encode, step_of, to_codes
+from codtdq.numerics.carrier import weight_multiplier
 from codtdq.numerics.grouping import Groups, group_count, split
 from codtdq.numerics.packing import pack, unpack
 from codtdq.numerics.projection import base_radius
@@ -25,9 +26,10 @@ class PackedWeight:
     """A quantized weight: what is stored, and all that is needed to read it back."""
 
     packed: Tensor  # uint8 [O, ceil(T*I/2)] up to 4 bits, int8 [O, T*I] above
-    scale: Tensor  # float32 [O, G]
+    scale: Tensor  # float32 [O, G], or [O, 1] under multipliers
     shape: torch.Size  # of the float weight: [O, I] or [O, I, *kernel]
     spec: WeightSpec
+    multiplier: Tensor | None = None  # whole, uint8 [O, G], of integer scales of groups
 
     def codes(self) -> Tensor:
         """Integer codes, int8 [O, T, I]."""
@@ -41,22 +43,17 @@ class PackedWeight:
         values = decode(self.codes().float(), self._spread(taps, inputs))
         return from_rows(values, self.shape)
 
-    def tap_scales(self) -> Tensor:
-        """Scales as a kernel walks: [O, 1], or tap by tap [O, T ceil(I / g)].
-
-        Where a tap has a single input, groups run over the taps: each tap repeats its group's.
-        """
-        _, taps, inputs = row_shape(self.shape)
-        if self.spec.group_size is None or inputs > 1:
-            return self.scale
-        return self._spread(taps, inputs).reshape(self.scale.shape[0], taps)
-
     def _spread(self, taps: int, inputs: int) -> Tensor:
         """Scales [O, G] repeated over the elements that share them, as [O, T, I]."""
         if self.spec.group_size is None:
             return self.scale.unsqueeze(-1)
+        scale = self.scale if self.multiplier is None else self.scale * self.multiplier
+        return self.spread(scale, taps, inputs)
+
+    def spread(self, per_group: Tensor, taps: int, inputs: int) -> Tensor:
+        """Values [O, G] of groups as [O, T, I]."""
         length = _contracted(taps, inputs)
-        per_line = self.scale.reshape(self.scale.shape[0], -1, group_count(length, self._group()))
+        per_line = per_group.reshape(per_group.shape[0], -1, group_count(length, self._group()))
         spread = per_line.repeat_interleave(self._group(), dim=-1)[..., :length]
         return spread.reshape(-1, taps, inputs)
 
@@ -69,13 +66,26 @@ def quantize_weight(weight: Tensor, spec: WeightSpec) -> PackedWeight:
     """Quantize a weight [O, I] or [O, I, *kernel] and pack it."""
     rows = to_rows(weight.detach().float())  # [O, T, I]
     radius = weight_radius(rows, spec)  # [O, G]
-    scale = _stored(step_of(radius, spec.bits), spec)
+    step, multiplier = step_of(radius, spec.bits), None
+    if multiplied(spec):
+        most = weight_multiplier(spec.bits)
+        scale = _stored(step.amax(1, keepdim=True) / most, spec)
+        multiplier = torch.ceil(step / scale).clamp(1, most)
+        step = scale * multiplier
+    else:
+        scale = step = _stored(step, spec)
     groups, shape = _lines(rows, spec)
     per_line = (*groups.values.shape[:-1], 1)
-    encoded = encode(groups.values, radius.reshape(per_line), scale.reshape(per_line), spec.bits)
+    encoded = encode(groups.values, radius.reshape(per_line), step.reshape(per_line), spec.bits)
     codes = to_codes(encoded).flatten(-2)[..., : shape[-1]].reshape(rows.shape)
     packed = pack(codes.flatten(1), spec.bits)
-    return PackedWeight(packed, scale, weight.shape, spec)
+    whole = None if multiplier is None else multiplier.to(torch.uint8)
+    return PackedWeight(packed, scale, weight.shape, spec, whole)
+
+
+def multiplied(spec: WeightSpec) -> bool:
+    """Whether groups have whole multipliers instead of scales."""
+    return spec.scales == "integer" and spec.group_size is not None
 
 
 def _stored(scale: Tensor, spec: WeightSpec) -> Tensor:

@@ -69,7 +69,7 @@ class BackedOperator(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles make an executor of their own: it holds memory of the engine."""
-        return self.__dict__ | {"executor": None}
+        return self.__dict__ | {"executor": None, "whole": None}
 
 
 class BackedConv(BackedOperator):

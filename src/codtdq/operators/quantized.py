@@ -4,7 +4,8 @@ Each is-a Linear or Conv of the same name and attributes, so that code which loo
 on working. Which method made it shows only in what is plugged in: an `InputScheme` and a
 `WeightScheme`, whose buffers are all that is saved. The dequantized weight is kept beside them as
 a cache that is never saved. Unless a backend executes it, the operator simulates itself: x_hat and
-W_hat are float values that lie on the schemes' grids.
+W_hat are float values that lie on the schemes' grids, or whole numbers with their units where both
+have such a form (`numerics.carrier`): the bits that an engine gives.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codtdq.numerics.activation import ActivationResult
+from codtdq.numerics.carrier import Carried
 from codtdq.operators.backed import BackedConv, BackedOperator
+from codtdq.operators.carried import WholeWeight, carried_product, whole_weight
 from codtdq.operators.tokens import conv_tokens, linear_tokens
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme, WeightScheme
@@ -40,6 +43,7 @@ class QuantOperator(BackedOperator):
     compute_dtype: torch.dtype
     model_dtype: torch.dtype  # of the float weight: what code that asks for weight.dtype expects
     listener: Listener | None
+    whole: tuple[WholeWeight | None] | None = None  # of the weight, once it was asked for
 
     @classmethod
     def adopt(
@@ -114,11 +118,13 @@ class QuantOperator(BackedOperator):
     def refresh(self, *, cache: bool = True) -> None:
         """Rebuild the dequantized weight after its scheme changed, or drop it."""
         self.executor = None
+        self.whole = None
         values = self.weight_scheme.dequantize() if cache else None
         self.register_buffer("weight_cache", values, persistent=False)
 
     def refresh_cache(self, *, keep: bool) -> None:
         """Keep the dequantized weight, or forget it: a backend has a form of its own."""
+        self.whole = None
         values = self._dequantized() if keep else None
         self.register_buffer("weight_cache", values, persistent=False)
 
@@ -130,6 +136,39 @@ class QuantOperator(BackedOperator):
         x_hat = self.input_scheme(tokens) if statistics is None else statistics.x_hat
         self.listener(self, tokens, x_hat, statistics)
         return x_hat
+
+    def _carriers(self, tokens: Tensor) -> tuple[Carried, WholeWeight] | None:
+        """Carriers of tokens [B, N, C] and of the weight; None where one side has none."""
+        if self.compute_dtype is not torch.float32 or not tokens.numel():
+            return None
+        if isinstance(self.input_scheme, FloatInput) or isinstance(self.weight_scheme, FloatWeight):
+            return None
+        weight = self._whole_weight()
+        carried = None if weight is None else self.input_scheme.carry(tokens.float())
+        if weight is None or carried is None:
+            return None
+        if self.listener is not None:
+            self.quantize_tokens(tokens.float())
+        return carried, weight
+
+    def _whole_weight(self) -> WholeWeight | None:
+        if self.whole is None:
+            state = torch._C._get_tracing_state()
+            _set_tracing_state(None)  # a trace keeps the weight as a constant
+            try:
+                self.whole = (whole_weight(self.weight_scheme),)
+            finally:
+                _set_tracing_state(state)
+        return self.whole[0]
+
+    def _by_carriers(self, tokens: Tensor, shape: torch.Size) -> Tensor | None:
+        found = self._carriers(tokens)
+        if found is None:
+            return None
+        bias = self._parameters["bias"]
+        return carried_product(
+            self, found[0], shape, found[1], None if bias is None else bias.float()
+        )
 
     def _input(self, tokens: Tensor) -> Tensor:
         """x_hat, rounded once, to the compute dtype."""
@@ -149,7 +188,7 @@ class QuantOperator(BackedOperator):
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        self.executor = None
+        self.executor = self.whole = None
         device = next(iter(self.buffers())).device
         self.model_dtype = fn(torch.empty(0, dtype=self.model_dtype, device=device)).dtype
         return super()._apply(keep_dtype, recurse)
@@ -167,9 +206,12 @@ class QuantLinear(QuantOperator, nn.Linear):  # type: ignore[override]
         """[..., C] -> [..., O], in the dtype of the input."""
         if self._native(input):
             return self._execute(input)
-        x_hat = self._input(linear_tokens(input)).reshape(input.shape)
-        weight, bias = self._weight_and_bias()
-        return self._followed(F.linear(x_hat, weight, bias).to(input.dtype))
+        tokens = linear_tokens(input)
+        result = self._by_carriers(tokens, input.shape)
+        if result is None:
+            weight, bias = self._weight_and_bias()
+            result = F.linear(self._input(tokens).reshape(input.shape), weight, bias)
+        return self._followed(result.to(input.dtype))
 
 
 class _QuantConv(BackedConv, QuantOperator):
@@ -186,12 +228,20 @@ class _QuantConv(BackedConv, QuantOperator):
         if self._native(input):
             result = self._execute(input)
         else:
-            x_hat = self._input(conv_tokens(input))
-            maps = x_hat.transpose(1, 2).unflatten(2, input.shape[2:])  # channels-last in memory
-            weight, bias = self._weight_and_bias()
-            result = self._conv_forward(maps, weight, bias).to(input.dtype)
-            result = self._followed(result)
+            result = self._simulated(input)
+            result = self._followed(result.to(input.dtype))
         return self._ordered(result, input)
+
+    def _simulated(self, input: Tensor) -> Tensor:
+        tokens = conv_tokens(input)
+        found = self._by_carriers(tokens, input.shape)
+        if found is not None:
+            return found
+        x_hat = self._input(tokens)
+        maps = x_hat.transpose(1, 2).unflatten(2, input.shape[2:])  # channels-last in memory
+        weight, bias = self._weight_and_bias()
+        result: Tensor = self._conv_forward(maps, weight, bias)
+        return result
 
 
 class QuantConv2d(_QuantConv, nn.Conv2d):  # type: ignore[override]

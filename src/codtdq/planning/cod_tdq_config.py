@@ -38,10 +38,12 @@ class CodTdqConfig(QuantConfig):
     dcrp_modes: tuple[str, ...] | None = None  # activation modes that they apply to; None: all
     dcrp_kinds: tuple[str, ...] | None = None  # linear, conv, depthwise, first; None: all
     io_correction: str = "none"  # Linear output correction: "bias" or "affine"
+    scales: str = "integer"
     float_storage: str = "block8"  # norms, biases and embeddings in 8-bit blocks
     weight_scale_dtype: str = "fp32"  # the paper's 326,632 bytes are one fp16 per output channel
 
     act_groups: ClassVar[bool] = True
+    integer_scales: ClassVar[bool] = True
     plans_formats: ClassVar[bool] = True
     pair_fields: ClassVar[tuple[str, ...]] = (*QuantConfig.pair_fields, "act_modes")
     overridable: ClassVar[tuple[str, ...]] = (
@@ -111,6 +113,7 @@ class CodTdqConfig(QuantConfig):
             "zero_ratio": self.zero_ratio if bounded else None,
             "projection": self.projection,
             "literal": self.literal,
+            "scales": self.scales,
         }
 
     @property

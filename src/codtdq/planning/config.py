@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from codtdq.declarations import ROLES as ROLES
 from codtdq.errors import ConfigError
 from codtdq.numerics.spec import (
+    SCALES,
     ActivationSpec,
     WeightSpec,
     check_bits,
@@ -51,6 +52,9 @@ class QuantConfig:
     weight_percentile: float | None = None  # clip |w| at this share of a channel
     act_bits: int | None = 4  # 2..8, or None: activations stay float
     act_group_size: int = 32  # g: channels of a token that share a range, where a method has groups
+    # "integer": scales of groups are whole multiples of a float32 per token, image or output, which
+    # engines execute; "float": scales as published, simulated
+    scales: str = "float"
     # which operators
     # the convolution that reads the image: "a8" keeps the image's own 8 bits, "w8a8" its weight
     # too; "quantize" treats it like any other operator; "float" leaves it alone
@@ -91,6 +95,8 @@ class QuantConfig:
     # whether groups of channels of a token have ranges of their own; the planner refuses a size of
     # such groups of a method that has other ranges (`range_per`)
     act_groups: ClassVar[bool] = False
+    # whether its scales may be integer
+    integer_scales: ClassVar[bool] = False
     # whether formats follow from the config alone; else a method chooses them on the way
     plans_formats: ClassVar[bool] = False
 
@@ -114,6 +120,11 @@ class QuantConfig:
         check_choice("first_layer", self.first_layer, FIRST_LAYER)
         check_choice("compute_dtype", self.compute_dtype, COMPUTE_DTYPES)
         check_choice("float_storage", self.float_storage, FLOAT_STORAGES)
+        check_choice("scales", self.scales, SCALES)
+        if self.scales == "integer" and not self.integer_scales:
+            raise ConfigError(
+                "scales is 'integer', but this method has scales of its own; accepted: 'float'"
+            )
         if not isinstance(self.name, str):
             raise ConfigError(f"name is {self.name!r}; accepted: a string")
         self.check_flags("fp32_ln", "fp32_gn", "fold_norms")
@@ -143,6 +154,7 @@ class QuantConfig:
             "bits": self.weight_bits,
             "group_size": self.weight_group_size,
             "percentile": self.weight_percentile,
+            "scales": self.scales,
         }
 
     def activation_fields(self, kind: str, role: str) -> dict[str, Any]:
@@ -157,6 +169,7 @@ class QuantConfig:
             "group_size": self.act_group_size,
             "tau": None,
             "zero_ratio": None,
+            "scales": self.scales,
         }
 
     def act_width(self, role: str) -> int | None:

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from codtdq.errors import ConfigError
 from codtdq.numerics.floats import BLOCK
-from codtdq.numerics.grouping import group_count
-from codtdq.numerics.packing import packed_width
+from codtdq.numerics.packing import NIBBLE_BITS, packed_width
 from codtdq.numerics.spec import ActivationSpec, WeightSpec
-from codtdq.numerics.weight import row_shape, scale_count
+from codtdq.numerics.weight import multiplied, row_shape, scale_count
 from codtdq.planning.config import QuantConfig
+from codtdq.schemes.projected import input_bits
 
-SCALE_BITS = 32  # scales of activations are float32
 KEPT_FLOAT = "the config keeps it float"
 FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK}
 
@@ -118,8 +117,11 @@ class Site:
             return round(self.weight_cost * self.parameters / 8)
         rows, taps, inputs = row_shape(torch.Size(self.shape))
         codes = rows * packed_width(taps * inputs, self.weight.bits)
-        scales = rows * scale_count(torch.Size(self.shape), self.weight)
-        return codes + scales * (2 if self.weight.scale_dtype == "fp16" else 4)
+        count = scale_count(torch.Size(self.shape), self.weight)
+        width = 2 if self.weight.scale_dtype == "fp16" else 4
+        if multiplied(self.weight):
+            return codes + rows * (packed_width(count, NIBBLE_BITS) + width)
+        return codes + rows * count * width
 
     @property
     def effective_weight_bits(self) -> float:
@@ -135,10 +137,8 @@ class Site:
             return 32.0
         if self.act_cost is not None:
             return self.act_cost
-        if self.activation.mode != "per_token_group":
-            return float(self.activation.bits)
-        groups = group_count(self.inputs, self.activation.group_size)
-        return self.activation.bits + SCALE_BITS * groups / self.inputs
+        one_token = self.kind != "depthwise" and math.prod(self.shape[2:]) == 1
+        return input_bits(self.activation, self.inputs, one_token)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields; those that hold their default are left out."""

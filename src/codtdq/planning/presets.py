@@ -81,6 +81,7 @@ PRESETS: dict[str, Preset] = {
             "first_layer": "quantize",
             "float_storage": "fp32",
             "weight_scale_dtype": "fp16",
+            "scales": "float",
             **_GROUPS,
         },
     ),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.activation import ActivationResult
+from codtdq.numerics.carrier import Carried
 from codtdq.schemes.lowered import LoweredInput, LoweredWeight, Unlowered
 from codtdq.schemes.stored import Rule, Stored, check_settings
 
@@ -109,6 +110,10 @@ class InputScheme(Scheme):
 
     def explain(self, tokens: Tensor) -> ActivationResult | None:
         """x_hat with the statistics of every group; None: the scheme has no groups to tell of."""
+        return None
+
+    def carry(self, tokens: Tensor) -> Carried | None:
+        """Carriers of tokens [B, N, C], row after row; None: x_hat has no such form."""
         return None
 
     def reference(self, tokens: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""What a scheme tells an engine about itself, so that it can execute it: its lowered form."""
+"""What a scheme tells an engine about itself, so that it can execute it: its lowered form.
+
+There is one form of each side: carriers (`numerics.carrier`), and how they are made.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +11,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from codtdq.numerics.spec import ActivationSpec
+from codtdq.numerics.carrier import whole_weight
+from codtdq.numerics.carry import CarrySpec
 
-MAX_GROUP = 128  # values that share a scale, at most; an engine's header repeats it
+MAX_GROUP = 128  # values that share a multiplier, at most; an engine's header repeats it
 MAX_TRIALS = 16
-LEAST_UNIT, LARGEST_UNIT = 1e-30, 1e27  # beyond, steps or their reciprocals are denormal
-MOST_BITS = 7  # of codes: q - z is an int8
-
-
-class GroupGrid(NamedTuple):
-    """How groups get their grid."""
-
-    bits: int
-    group: int  # channels of a token, or pixels of a channel
-    trials: int
-    zero_weight: float
-    zero_point: str  # none, inside or wide
-    pixels: bool  # groups run along the pixels
-    unit: float = 0.0  # scales are E4M3 multiples of it; 0: of a float32 that each image has
-
-    def unsupported_reason(self) -> str | None:
-        """Why the engine does not take such groups; None if it does."""
-        if not 2 <= self.bits <= (4 if self.zero_point == "wide" else MOST_BITS):
-            return f"{self.bits}-bit codes with a zero-point do not fit a signed byte"
-        if self.group > MAX_GROUP:
-            return f"groups of {self.group}, more than {MAX_GROUP}"
-        if self.trials > MAX_TRIALS:
-            return f"{self.trials} scales to weigh, more than {MAX_TRIALS}"
-        if self.unit and not LEAST_UNIT <= self.unit <= LARGEST_UNIT:
-            return f"scales in units of {self.unit:g}"
-        return None
-
-    @property
-    def reach(self) -> int:
-        """Bits of a symmetric code that is as large as q - z may be."""
-        return 8 if self.zero_point == "wide" else self.bits
+FLOAT_SCALES = "its scales are float, which is only simulated (engines take scales='integer')"
 
 
 class RowTransform(NamedTuple):
@@ -55,44 +29,42 @@ class RowTransform(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ProjectedForm:
-    """Symmetric codes under ranges that DCRP projects, or under fixed radii ([1] or [C])."""
+class LoweredInput:
+    """How an input becomes carriers."""
 
-    spec: ActivationSpec
-    radius: Tensor | None = None
-
-    @property
-    def content(self) -> Hashable:
-        """What operators must agree on to share the codes of one input; fixed radii never do."""
-        return self.spec if self.radius is None else id(self)
-
-
-@dataclass(frozen=True)
-class SearchedForm:
-    """Codes with a zero-point under grids that are searched group by group, maybe transformed."""
-
-    grid: GroupGrid
+    how: CarrySpec
+    step: Tensor | None = None  # float32 [1] or [C], of ranges that are fixed
+    zero: Tensor | None = None  # their zero-points, float32
     transform: RowTransform | None = None
 
     @property
+    def doubled(self) -> bool:
+        """Whether a value is the sum of two carriers."""
+        return self.zero is not None and self.how.bits == 8
+
+    @property
     def content(self) -> Hashable:
-        """What operators must agree on to share the codes of one input."""
+        """What operators must agree on to share the carriers of one input; fixed steps never do."""
+        if self.step is not None:
+            return id(self)
         parts = self.transform
         change = None if parts is None else (*map(_content, parts[:3]), parts.hadamard)
-        return self.grid, change
-
-
-LoweredInput = ProjectedForm | SearchedForm
+        return self.how, change
 
 
 @dataclass(frozen=True)
 class LoweredWeight:
-    """A weight of at most 4 bits."""
+    """A weight w = factor p r, tap by tap."""
 
-    codes: Tensor  # int8 [O, taps, I] in -8..7
-    scale: Tensor  # float32 [O, 1], or [O, taps * ceil(I / group)]
-    factor: Tensor | None  # float32 [O, 1] that multiplies the scales of groups
-    group: int | None  # inputs of a tap that share a scale; None: all
+    codes: Tensor  # r: int8 [O, taps, I] in -8..7 (4 bits) or -127..127 (8 bits)
+    factor: Tensor  # float32 [O]
+    multiplier: Tensor | None = None  # p: int8 [O, taps, ceil(I / group)]; None: 1
+    group: int | None = None  # inputs of a tap that share a multiplier; None: all
+    bits: int = 4  # 4 or 8
+
+    def whole(self) -> Tensor:
+        """Whole weights p r, int32 [O, taps, I]."""
+        return whole_weight(self.codes, self.multiplier, self.group)
 
 
 @dataclass(frozen=True)

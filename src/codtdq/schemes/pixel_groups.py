@@ -1,4 +1,4 @@
-"""Pixel groups: g consecutive pixels of one channel share a grid (depthwise convolutions).
+"""Pixel groups with E4M3 scales: g pixels of one channel share a grid (depthwise convolutions).
 
 A depthwise convolution contracts pixels and mixes no channels: a range that 32 channels of a pixel
 share would measure each by the loudest of its neighbours. Convolutions over a handful of channels
@@ -20,8 +20,8 @@ class PixelGroups(TokenGroups):
     kind = "plus-pixel-groups"
     along_pixels = True
 
-    def plain(self, tokens: Tensor) -> Tensor:
-        """x_hat [B, N, C], in torch."""
+    def forward(self, tokens: Tensor) -> Tensor:
+        """x_hat [B, N, C]."""
         images, positions, channels = tokens.shape
         size = max(1, min(self.group, positions))
         short = -positions % size

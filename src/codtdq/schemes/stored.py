@@ -35,6 +35,7 @@ class Stored(NamedTuple):
     high: float = LARGEST_VALUE
     permutation: bool = False  # of 0 .. length - 1; an empty one leaves the order as it is
     e4m3: bool = False  # bytes that are E4M3 numbers
+    nibble: int | None = None  # largest number of either half of a byte
 
 
 def one_of(
@@ -63,6 +64,10 @@ def unfit(tensor: Tensor, expected: Stored) -> str | None:
         return f"holds {low:g} to {high:g}; accepted: {expected.low:g} to {expected.high:g}"
     if expected.e4m3 and any(bool((tensor == code).any()) for code in NAN_E4M3):
         return "holds an E4M3 scale that is NaN"
+    if expected.nibble is not None:
+        largest = int(torch.maximum(tensor & 15, tensor >> 4).max())
+        if largest > expected.nibble:
+            return f"holds a multiplier of {largest}; accepted: at most {expected.nibble}"
     if expected.permutation and tensor.unique().numel() != tensor.numel():
         return "is not a permutation"
     return None
@@ -145,6 +150,7 @@ def rules(**accepted: Rule) -> Mapping[str, Rule]:
 
 
 BITS = whole(2, 8)
+UNITS = ("token", "image", "channel")  # what has a float32 of its own under whole multipliers
 GROUP = whole(1, LARGEST_GROUP)
 
 

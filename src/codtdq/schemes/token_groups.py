@@ -1,6 +1,7 @@
-"""Token groups: g consecutive channels of one token share a grid (Linear, dense convolutions).
+"""Token groups with E4M3 scales: g channels of a token share a grid (Linear, dense convolutions).
 
-The channels are what these operators contract, so that the scale of a group leaves the sum once.
+The form of cod-tdq-plus under scales="float"; `carried` has the one that engines execute. The
+channels are what these operators contract, so that the scale of a group leaves the sum once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from codtdq.numerics.acceleration import faster
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.group_grid import ZERO_POINTS, quantize_groups, travelling_bits
-from codtdq.schemes.lowered import GroupGrid, SearchedForm, Unlowered
+from codtdq.schemes.lowered import FLOAT_SCALES, Unlowered
 from codtdq.schemes.stored import BITS, GROUP, LARGEST_TRIALS, number, rules, whole, word
 
 
@@ -52,30 +52,7 @@ class TokenGroups(InputScheme):
         self.zero_point, self.unit = zero_point, unit
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """x_hat [B, N, C], by the native engine where it can run."""
-        found = faster("searched_groups", tokens, self.grid)
-        return self.plain(tokens) if found is None else found
-
-    @property
-    def grid(self) -> GroupGrid:
-        """What the engine has to know."""
-        return GroupGrid(
-            self.code_bits,
-            self.group,
-            self.trials,
-            self.zero_weight,
-            self.zero_point,
-            self.along_pixels,
-            self.unit,
-        )
-
-    def lower(self) -> SearchedForm | Unlowered:
-        """Groups on searched grids."""
-        reason = self.grid.unsupported_reason()
-        return SearchedForm(self.grid) if reason is None else Unlowered(reason)
-
-    def plain(self, tokens: Tensor) -> Tensor:
-        """x_hat [B, N, C], in torch."""
+        """x_hat [B, N, C]."""
         images, positions, channels = tokens.shape
         size = max(1, min(self.group, channels))
         short = -channels % size
@@ -95,6 +72,10 @@ class TokenGroups(InputScheme):
         return travelling_bits(
             self.code_bits, channels, self.positions, self.group, self.zero_point, self.unit
         )
+
+    def lower(self) -> Unlowered:
+        """None: scales are float."""
+        return Unlowered(FLOAT_SCALES)
 
     def label(self) -> str:
         """For example `token g32`."""

@@ -10,18 +10,18 @@ Scales, shifts and orders fold into whatever produced the input; R is 5 addition
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from codtdq.numerics.carrier import Carried
+from codtdq.numerics.rotation import rotate_blocks
 from codtdq.schemes.base import InputScheme, build_input_scheme
-from codtdq.schemes.lowered import RowTransform, SearchedForm, Unlowered
+from codtdq.schemes.lowered import LoweredInput, RowTransform, Unlowered
 from codtdq.schemes.stored import Stored, flag, nested, one_of, order_of, rules
-
-BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,17 @@ class Transformed(InputScheme):
         """The transformed tokens."""
         return self.inner.reference(self.transform.tokens(tokens))
 
-    def lower(self) -> SearchedForm | Unlowered:
+    def carry(self, tokens: Tensor) -> Carried | None:
+        """Carriers of the transformed tokens."""
+        return self.inner.carry(self.transform.tokens(tokens))
+
+    def lower(self) -> LoweredInput | Unlowered:
         """The inner scheme behind this transform."""
         inner = self.inner.lower()
-        if isinstance(inner, SearchedForm) and inner.transform is None:
-            return SearchedForm(inner.grid, self.transform.for_rows())
         if isinstance(inner, Unlowered):
             return inner
+        if inner.transform is None and inner.how.ranges == "group" and inner.how.bounds is None:
+            return dataclasses.replace(inner, transform=self.transform.for_rows())
         return Unlowered(f"{self.inner.kind!r} behind a transform is only simulated")
 
     @property
@@ -152,22 +156,6 @@ class Transformed(InputScheme):
     def settings(self) -> dict[str, Any]:
         """The inner scheme, and whether blocks are rotated."""
         return {"inner": self.inner.record(), "hadamard": self.hadamard}
-
-
-def rotate_blocks(x: Tensor) -> Tensor:
-    """Orthonormal 32-point Hadamard transform of each whole block of the last dimension."""
-    whole = x.shape[-1] // BLOCK * BLOCK
-    if not whole:
-        return x
-    y = x[..., :whole].unflatten(-1, (-1, BLOCK))
-    size = 1
-    while size < BLOCK:  # butterflies: 5 additions per value
-        pairs = y.unflatten(-1, (-1, 2, size))
-        first, second = pairs.unbind(-2)
-        y = torch.stack((first + second, first - second), -2).flatten(-3)
-        size *= 2
-    y = (y / math.sqrt(BLOCK)).flatten(-2)
-    return y if whole == x.shape[-1] else torch.cat((y, x[..., whole:]), -1)
 
 
 def _kept(value: Tensor | None, dtype: torch.dtype) -> Tensor:

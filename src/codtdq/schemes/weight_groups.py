@@ -1,5 +1,7 @@
 """Weights in groups along the contracted axis: signed codes and an E4M3 scale per group.
 
+The form of cod-tdq-plus under scales="float"; `multiplied` has the one that engines execute.
+
 A row of a weight is laid out tap by tap, channels innermost: [O, taps, C]. Each tap's channels are
 cut into groups of g (the last may be short), the groups of the activations; where an output sees
 fewer than 16 channels (depthwise: one), the whole kernel is one run that is cut into groups.
@@ -20,7 +22,7 @@ from codtdq.numerics.affine import EPS, code_limits
 from codtdq.numerics.nvfp4 import LARGEST_E4M3, to_e4m3
 from codtdq.numerics.packing import NIBBLE_BITS, packed_width
 from codtdq.schemes.base import WeightScheme
-from codtdq.schemes.lowered import LoweredWeight, Unlowered
+from codtdq.schemes.lowered import FLOAT_SCALES, Unlowered
 from codtdq.schemes.stored import BITS, LARGEST_GROUP, Stored, one_of, rules, weight_shape, whole
 from codtdq.schemes.weights import pack_unsigned, unpack_unsigned
 
@@ -131,27 +133,17 @@ class GroupedWeight(WeightScheme):
         steps = self._scales()[:, group_index(self.shape, self.group)]
         return weight_from_rows(self._codes() * steps, self.shape)
 
-    def lower(self) -> LoweredWeight | Unlowered:
-        """Codes and scales tap by tap."""
-        channels, taps = self.shape[1], math.prod(self.shape[2:])
-        if self.code_bits > NIBBLE_BITS:
-            return Unlowered(f"its weight has {self.code_bits} bits, more than 4")
-        if (channels < FEW_CHANNELS and taps > 1) or not self.group:
-            return Unlowered("a group of its weight spans taps")
-        codes = self._codes().to(torch.int8).reshape(self.shape[0], taps, channels)
-        factor = self.unit.expand(self.shape[0], 1)  # scales stay E4M3 numbers: few digits are fast
-        return LoweredWeight(codes, self._multiples(), factor, self.group)
+    def lower(self) -> Unlowered:
+        """None: scales are float."""
+        return Unlowered(FLOAT_SCALES)
 
     def _codes(self) -> Tensor:
         rows, columns = self.shape[0], math.prod(self.shape[1:])
         low, _ = code_limits(self.code_bits, True)
         return unpack_unsigned(self.packed, columns, self.code_bits).reshape(rows, columns) + low
 
-    def _multiples(self) -> Tensor:
-        return self.scales.view(torch.float8_e4m3fn).float()
-
     def _scales(self) -> Tensor:
-        return self._multiples() * self.unit
+        return self.scales.view(torch.float8_e4m3fn).float() * self.unit
 
     def label(self) -> str:
         """For example `g32`."""

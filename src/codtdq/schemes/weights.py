@@ -14,6 +14,8 @@ from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import LoweredWeight, Unlowered
 from codtdq.schemes.stored import BITS, GROUP, Stored, flag, one_of, optional, rules, weight_shape
 
+RUN = 16  # inputs whose multipliers a kernel tells apart
+
 
 class FloatWeight(WeightScheme):
     """The weight as it is."""
@@ -179,6 +181,32 @@ class UniformWeight(WeightScheme):
         """Shape, width, symmetry and group."""
         group = {} if self.group is None else {"group": self.group}
         return {**super().settings(), "bits": self.code_bits, "symmetric": self.symmetric, **group}
+
+
+def lowered_groups(
+    codes: Tensor, factor: Tensor, multiplier: Tensor, group: int | None, bits: int
+) -> LoweredWeight:
+    """The form of codes [O, T, I] in -2^(bits - 1).. with multipliers [O, G] of their groups.
+
+    Groups run along the inputs of a tap; where they span taps, or are no whole runs of 16, the
+    products p r themselves are the codes, of 8 bits.
+    """
+    outputs, taps, inputs = codes.shape
+    size = group or inputs
+    count = -(-inputs // size)
+    per_tap = inputs > 1 and multiplier.shape[1] == taps * count
+    whole_runs = size >= inputs or size % RUN == 0
+    if per_tap and whole_runs and bits <= NIBBLE_BITS:
+        p = multiplier.to(torch.int8).reshape(outputs, taps, count)
+        return LoweredWeight(codes.to(torch.int8), factor, p, group)
+    flat = codes.reshape(outputs, -1)
+    if per_tap:
+        spread = multiplier.reshape(outputs, taps, count).repeat_interleave(size, 2)
+        spread = spread[..., :inputs].reshape(outputs, -1)
+    else:
+        spread = multiplier.repeat_interleave(group or flat.shape[1], 1)[:, : flat.shape[1]]
+    whole = (flat.int() * spread.int()).to(torch.int8).reshape(codes.shape)
+    return LoweredWeight(whole, factor, bits=8)
 
 
 def pack_unsigned(codes: Tensor, bits: int) -> Tensor:

@@ -4,7 +4,7 @@ import itertools
 import math
 
 import torch
-from engine_cases import SETS, instruction_set, torch_threads
+from engine_cases import SETS, instruction_set, same, torch_threads
 from hypothesis import HealthCheck, settings
 
 from codtdq.engine.cpu.operators import quant_spec
@@ -63,10 +63,6 @@ def engine_spec(spec):
         spec.tau,
         spec.zero_ratio,
     )
-
-
-def same(a, b):
-    return torch.equal(a.nan_to_num(-7.0), b.nan_to_num(-7.0)) and torch.equal(a.isnan(), b.isnan())
 
 
 def everywhere(check):

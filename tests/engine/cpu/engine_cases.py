@@ -13,7 +13,6 @@ import codtdq
 from codtdq.engine import cpu as native
 from codtdq.engine import use_backend
 from codtdq.engine.cpu import library
-from codtdq.numerics.weight import from_rows, row_shape
 from codtdq.operators import quant_operators
 from codtdq.operators.tokens import input_tokens
 from codtdq.planning import Site
@@ -76,32 +75,15 @@ def torch_threads(count):
 
 
 def reference(operator, x):
-    """The operator in float64 from the codes and scales of the plain path."""
-    tokens, channels = input_tokens(operator, x.float()), operator.inputs
+    """The operator in float64, from x_hat and W_hat of the plain path."""
+    tokens = input_tokens(operator, x.float())
     with native.disabled():
-        result = operator.input_scheme.explain(tokens)
-    step, spec = result.step.double(), operator.input_scheme.spec
-    if spec.mode == "per_token_group":
-        step = step.repeat_interleave(spec.group_size, dim=-1)[..., :channels]  # [B, N, C]
-    x_hat = result.q.double() * step
-    if isinstance(operator, nn.Linear):
-        x_hat = x_hat.reshape(x.shape)
-    else:
-        x_hat = x_hat.transpose(1, 2).unflatten(2, x.shape[2:])
-    packed = operator.weight_scheme.packed_weight()
-    _, taps, inputs = row_shape(packed.shape)
-    weight = from_rows(
-        packed.codes().double() * packed._spread(taps, inputs).double(), packed.shape
-    )
+        x_hat = operator.input_scheme(tokens).double()
+    weight = operator.weight_scheme.dequantize().double()
     bias = None if operator.bias is None else operator.bias.double()
     if isinstance(operator, nn.Linear):
-        return F.linear(x_hat, weight, bias)
-    conv = F.conv2d if isinstance(operator, nn.Conv2d) else F.conv1d
-    padding = operator.padding
-    if operator.padding_mode != "zeros":
-        both = [side for side in reversed(padding) for _ in range(2)]
-        x_hat, padding = F.pad(x_hat, both, operator.padding_mode), 0
-    return conv(x_hat, weight, bias, operator.stride, padding, operator.dilation, operator.groups)
+        return F.linear(x_hat.reshape(x.shape), weight, bias)
+    return operator._conv_forward(x_hat.transpose(1, 2).unflatten(2, x.shape[2:]), weight, bias)
 
 
 def distance(found, expected):
@@ -123,31 +105,25 @@ def same_form(found, expected, x):
     return same and found.shape == expected.shape and found.dtype == expected.dtype
 
 
-def check(module, x, *, label="", sets=SETS):
-    """Compare a quantized operator with float64 and with its simulation, on every set."""
+def same(a, b):
+    """Equal bit by bit, NaN where the other is NaN."""
+    return torch.equal(a.nan_to_num(-7.0), b.nan_to_num(-7.0)) and torch.equal(a.isnan(), b.isnan())
+
+
+def check(module, x, *, label="", sets=SETS, threads=(1,)):
+    """Compare a quantized operator with float64, and bit by bit with its simulation, on every set
+    and with several numbers of threads.
+    """
     (operator,) = quant_operators(module).values()
     with torch.no_grad(), native.disabled():
         simulated = module(x)
         exact = reference(operator, x)
+    assert distance(simulated, exact) <= 1e-6, (label, distance(simulated, exact))
     for name in sets:
-        with instruction_set(name), torch.no_grad():
-            found = native_only(module)(x)
-        assert operator.executor is not None  # it did compute this
-        where = f"{label} on {name}: {module}"
-        assert same_form(found, simulated, x), (where, found.stride(), simulated.stride())
-        assert distance(found, exact) <= 1e-6, (where, distance(found, exact))
-        assert distance(found, simulated) <= 2e-6, (where, distance(found, simulated))
-
-
-def group_losses(scheme, x_hat, x):
-    """Loss of every value's group, as cod-tdq-plus counts it."""
-    loss = (x_hat - x).square() * (1 + scheme.zero_weight * (x_hat == 0))
-    lines = loss if not scheme.along_pixels else loss.transpose(1, 2)
-    size = min(scheme.group, lines.shape[-1])
-    short = -lines.shape[-1] % size
-    padded = torch.nn.functional.pad(lines, (0, short), mode="replicate") if short else lines
-    sums = (
-        padded.unflatten(-1, (-1, size)).sum(-1, keepdim=True).expand(*padded.shape[:-1], -1, size)
-    )
-    each = sums.flatten(-2)[..., : lines.shape[-1]]
-    return each if not scheme.along_pixels else each.transpose(1, 2)
+        for count in threads:
+            with instruction_set(name), torch_threads(count), torch.no_grad():
+                found = native_only(module)(x)
+            assert operator.executor is not None  # it did compute this
+            where = f"{label} on {name}, {count} threads: {module}"
+            assert same_form(found, simulated, x), (where, found.stride(), simulated.stride())
+            assert same(found, simulated), (where, distance(found, simulated))

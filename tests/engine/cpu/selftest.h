@@ -92,8 +92,5 @@ inline cod_geometry convolution(int batch, int h, int w, int kh, int kw, int str
           stride, stride, pad, pad,         dilation,    dilation};
 }
 
-// Groups on searched grids, and depthwise convolutions on their pixels.
-void check_searched(const std::string &set);
-
 // Carriers: encoders and products.
 void check_carriers(const std::string &set);

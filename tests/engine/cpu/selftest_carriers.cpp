@@ -21,15 +21,18 @@ struct Carried {
   std::vector<int8_t> data;
   std::vector<float> unit;
   std::vector<uint8_t> multiplier;
-  int64_t stride, unit_rows;
+  int64_t stride, unit_rows, unit_stride;
 
-  Carried(int64_t rows, int64_t channels, int64_t count, int64_t unit_rows)
-      : stride(cod_carrier_depth(channels) + 3), unit_rows(unit_rows) {
+  // own: channels of an image that have units of their own, or 0
+  Carried(int64_t rows, int64_t channels, int64_t count, int64_t unit_rows, int64_t own = 0)
+      : stride(cod_carrier_depth(channels) + 3), unit_rows(unit_rows), unit_stride(own) {
     data.assign((size_t)(rows * stride), 77);
-    unit.assign((size_t)((rows + unit_rows - 1) / unit_rows), 77);
+    unit.assign((size_t)((rows + unit_rows - 1) / unit_rows * std::max<int64_t>(own, 1)), 77);
     multiplier.assign((size_t)count, 77);
   }
-  cod_carried view() { return {data.data(), stride, unit.data(), unit_rows, multiplier.data()}; }
+  cod_carried view() {
+    return {data.data(), stride, unit.data(), unit_rows, multiplier.data(), unit_stride};
+  }
 };
 
 using ::differs;
@@ -74,7 +77,9 @@ Carried naive_groups(const std::vector<float> &x, int64_t rows, int64_t channels
 }
 
 struct Encoding {
-  int bits, group, kind;  // kind: 0 largest, 1 DCRP, 2 guarded, 3 asymmetric, 4 fixed, 5 its zeros
+  // kind: 0 largest, 1 DCRP, 2 guarded, 3 asymmetric, 4 fixed, 5 its zeros, 6 units of channels,
+  // 7 tried tokens behind a transform, 8 tried pixels, 9 tried pixels with units of channels
+  int bits, group, kind;
   int64_t rows, channels, unit_rows;
   bool turned;
 };
@@ -87,8 +92,26 @@ Carried encoded(const Encoding &e, const std::vector<float> &x, int threads) {
   const cod_rows rows{other.data(), e.rows, e.channels, e.turned ? 1 : e.channels,
                       e.turned ? e.rows : 1};
   const int64_t count = (e.channels + e.group - 1) / e.group;
+  if (e.kind >= 7) {
+    const bool pixels = e.kind > 7;
+    const int64_t groups = (e.unit_rows + e.group - 1) / e.group * (e.rows / e.unit_rows);
+    Carried out(e.rows, e.channels, pixels ? groups * e.channels : e.rows * count, e.unit_rows,
+                e.kind == 9 ? e.channels : 0);
+    std::vector<float> shift, scale, inverse;
+    std::vector<int32_t> order;
+    for (int64_t c = 0; c < e.channels; c++) {
+      shift.push_back(0.1f * (float)(c % 5)), scale.push_back(0.5f + 0.3f * (float)(c % 7));
+      inverse.push_back(1.0f / scale.back()), order.push_back((int32_t)(e.channels - 1 - c));
+    }
+    cod_carry_spec spec{e.bits, e.group, 3, 1, 0.5f, {}};
+    if (!pixels) spec.transform = {shift.data(), scale.data(), inverse.data(), order.data(), 1};
+    const cod_carried view = out.view();
+    if ((pixels ? cod_carry_pixels : cod_carry_tokens)(&rows, &spec, &view, threads))
+      out.unit.assign(out.unit.size(), -1.0f);
+    return out;
+  }
   if (e.kind >= 4) {
-    Carried out(e.rows, e.channels, e.channels, e.unit_rows);
+    Carried out(e.rows, e.channels, e.channels, e.unit_rows, e.kind == 6 ? e.channels : 0);
     std::vector<float> step;
     std::vector<int32_t> zero;
     for (int64_t c = 0; c < e.channels; c++) {
@@ -113,11 +136,11 @@ Carried encoded(const Encoding &e, const std::vector<float> &x, int threads) {
 }
 
 void check_encoders(const std::string &set) {
-  for (int kind = 0; kind < 6; kind++)
+  for (int kind = 0; kind < 10; kind++)
     for (int64_t channels : {5, 32, 75, 256})
       for (int group : {16, 32, 48})
         for (bool turned : {false, true}) {
-          Encoding e{4, group, kind, 30, channels, kind >= 4 ? 30 : 1, turned};
+          Encoding e{4, group, kind, 30, channels, kind >= 4 && kind != 7 ? 30 : 1, turned};
           if (channels == 75) e.bits = 3, e.unit_rows = 15;
           const std::vector<float> x = difficult(e.rows, channels, (uint64_t)(channels + group));
           cod_select("generic");

@@ -25,12 +25,12 @@ pytestmark = needs_engine
 
 
 def net(config="cod-tdq", seed=0, **changes):
-    """All kinds of operators; the one with 8-bit weights stays simulated."""
+    """All kinds of operators; the one whose weights stay float is simulated."""
     return simulate(small_nets.small_net(seed=seed), net_config(config, **changes))
 
 
 def net_config(config="cod-tdq", **changes):
-    return codtdq.preset(config, **{"layer_overrides": {"mix": {"weight_bits": 8}}} | changes)
+    return codtdq.preset(config, **{"layer_overrides": {"mix": {"weight_bits": None}}} | changes)
 
 
 def outputs(model, x=None):
@@ -50,7 +50,7 @@ def test_auto_takes_the_engine_and_says_why():
     record = use_backend(model)
     assert backend_of(model) is record and record.name == "cpu"
     assert native.instruction_set() in record.reason
-    assert record.fallbacks == {"mix": "its weight has 8 bits, more than 4"}
+    assert record.fallbacks == {"mix": "its weight stays float"}
     assert set(record.native) == set(quant_operators(model)) - {"mix"}
     assert model.attn.qkv.executor is not None and model.mix.executor is None
     json.dumps(record.to_dict())
@@ -69,7 +69,8 @@ def test_reference_and_back():
     model = net()
     simulated = outputs(model)
     use_backend(model, "cpu")
-    assert not torch.equal(outputs(model), simulated)  # other order of additions: it did run
+    assert model.attn.qkv.executor is not None
+    assert distance(outputs(model), simulated) < 1e-3
     record = use_backend(model, "reference")
     assert record == BackendRecord("reference", "asked for")
     assert torch.equal(outputs(model), simulated)
@@ -121,22 +122,17 @@ def test_nothing_to_execute_natively():
 @pytest.mark.parametrize(
     ("module", "mode", "changes", "reason"),
     [
-        (nn.Linear(8, 4), "per_token_group", {"weight_bits": 8}, "8 bits, more than 4"),
+        (nn.Linear(8, 4), "per_token_group", {"scales": "float"}, "its scales are float"),
+        (
+            nn.Linear(64, 4),
+            "per_tensor",
+            {"scales": "float", "weight_group_size": 16},
+            "its scales are float",
+        ),
         (nn.Linear(8, 4), "per_token_group", {"weight_bits": None}, "its weight stays float"),
         (nn.Linear(8, 4), "per_token_group", {"act_bits": None}, "its input stays float"),
         (nn.Linear(8, 4), "per_token_group", {"compute_dtype": "fp16"}, "compute_dtype"),
-        (nn.Linear(8, 4), "per_channel", {}, "range per channel does not factor out"),
         (nn.Linear(300, 4), "per_token_group", {"act_group_size": 256}, "groups of 256"),
-        (nn.Linear(8, 4), "per_token_group", {"act_group_size": 6}, "activation groups of 6"),
-        (nn.Linear(64, 4), "per_token_group", {"weight_group_size": 48}, "48 inside groups of 32"),
-        (nn.Linear(64, 4), "per_tensor", {"weight_group_size": 6}, "6, no multiple of 4"),
-        (nn.Conv2d(8, 8, 3, groups=4), "per_token_group", {}, "a convolution in 4 groups of 8"),
-        (
-            nn.Conv2d(8, 8, 3, groups=2),
-            "per_token_group",
-            {"weight_group_size": 4},
-            "weight groups inside a convolution in groups",
-        ),
         (nn.Conv2d(8, 4, 2, padding="same"), "per_token_group", {}, "same of an even kernel"),
         (
             nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"),
@@ -291,7 +287,9 @@ def test_casts_keep_the_backend():
     model = net()
     use_backend(model)
     expected = outputs(model)
-    assert distance(outputs(model.double(), small_nets.images().double()), expected) < 1e-4
+    assert (
+        distance(outputs(model.double(), small_nets.images().double()), expected) < 0.2
+    )  # codes at ties
     assert model.attn.qkv.executor is not None
     half = outputs(model.bfloat16(), small_nets.images().bfloat16())
     assert half.dtype == torch.bfloat16 and distance(half, expected) < 0.2
@@ -312,7 +310,7 @@ def test_disabled_means_simulated():
     use_backend(model)
     with native.disabled():
         assert torch.equal(outputs(model), expected)
-    assert not torch.equal(outputs(model), expected)
+    assert distance(outputs(model), expected) < 1e-3
 
 
 def test_listeners_hear_the_simulation():
@@ -365,7 +363,7 @@ def test_results_tell_who_computed_them():
     use_backend(model)
     facts = provenance(model)
     assert facts["execution"] == f"native int4 ({native.instruction_set()})"
-    assert facts["backend"]["fallbacks"] == {"mix": "its weight has 8 bits, more than 4"}
+    assert facts["backend"]["fallbacks"] == {"mix": "its weight stays float"}
     assert facts["backend"]["native_operators"] == len(quant_operators(model)) - 1
     assert provenance(nn.Linear(2, 2))["execution"] == "fp32"
     json.dumps(facts)

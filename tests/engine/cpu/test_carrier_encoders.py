@@ -18,9 +18,15 @@ from engine_cases import needs_engine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codtdq.engine.cpu import carriers as native
+from codtdq.engine.cpu import carry as native
+from codtdq.engine.cpu import library
+from codtdq.engine.cpu.encoders import Encoder
 from codtdq.errors import ConfigError, UnsupportedError
-from codtdq.numerics import ActivationSpec, carrier
+from codtdq.numerics import ActivationSpec
+from codtdq.numerics import carry as carrier
+from codtdq.numerics.carry import CarrySpec
+from codtdq.schemes.lowered import LoweredInput
+from codtdq.schemes.transforms import Transform
 
 pytestmark = needs_engine
 
@@ -147,10 +153,97 @@ def check_fixed(x, bits, step, zero=None, per_image=True):
     st.integers(1, 150),
 )
 def test_fixed_steps(bits, each, asymmetric, per_image, rows, channels):
-    bits = min(bits, 7) if asymmetric else bits
+    bits = min(bits, 7) if asymmetric and each else bits
     step = torch.exp(2 * random(channels if each else 1, seed=bits))
     zero = whole(0, 2**bits - 1, step.numel(), seed=1).int() if asymmetric else None
     check_fixed(difficult(rows, channels, bits), bits, step, zero, per_image)
+
+
+def check_searched(x, how, positions, transform=None):
+    """x: maps [B, C, N]; the engine against the reference, group by group."""
+    tokens = x.transpose(1, 2)
+    changed = tokens if transform is None else transform.tokens(tokens)
+    with library.disabled():
+        expected = carrier.carry(changed, how)
+    form = LoweredInput(how, transform=None if transform is None else transform.for_rows())
+
+    def check(where):
+        for view in (x, x.contiguous()):
+            found = Encoder(form).encode(view, multipliers=True)
+            check_carried(found, expected, (where, how))
+
+    everywhere(check)
+    return expected
+
+
+searched = st.builds(
+    CarrySpec,
+    bits=st.integers(2, 7),
+    ranges=st.sampled_from(["group", "pixel"]),
+    unit=st.just("image"),
+    group=st.integers(1, 128),
+    asymmetric=st.booleans(),
+    trials=st.integers(1, 5),
+    zero_weight=st.sampled_from([0.0, 0.0, 0.7]),
+)
+
+
+@bounded
+@given(searched, st.booleans(), st.integers(1, 2), st.integers(1, 40), st.integers(1, 150))
+def test_any_tried_multipliers(how, own, images, positions, channels):
+    if own:
+        how = how._replace(unit="channel" if how.ranges == "pixel" else "token")
+    rows = difficult(images * positions, channels, positions)
+    x = rows.reshape(images, positions, channels).transpose(1, 2)
+    check_searched(x, how, positions)
+    check_searched(x.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4), how, positions)
+
+
+@pytest.mark.parametrize("channels", [32, 70, 96])
+def test_groups_behind_a_transform(channels):
+    order = torch.randperm(channels, generator=torch.Generator().manual_seed(0))
+    change = Transform(random(channels), random(channels).abs() + 0.2, order, True)
+    x = random(2, channels, 33)
+    for trials in (1, 3):
+        how = CarrySpec(4, "group", "token", asymmetric=True, trials=trials)
+        check_searched(x, how, 33, change)
+
+
+def test_a_smaller_multiplier_wins_where_it_errs_less():
+    x = random(1, 64, 400)
+    x[:, 0] = 6.0
+    first = check_searched(x, CarrySpec(4, "group", "token", asymmetric=True), 400)
+    tried = check_searched(x, CarrySpec(4, "group", "token", asymmetric=True, trials=3), 400)
+    assert torch.equal(first.unit, tried.unit)
+    fewer = tried.multiplier < first.multiplier
+    assert fewer.any() and not (tried.multiplier > first.multiplier).any()
+    errors = [
+        (c.decoded() - x[0].t()).square().unflatten(1, (2, 32)).sum(-1) for c in (first, tried)
+    ]
+    assert bool((errors[1] <= errors[0] * (1 + 1e-5)).all())
+    assert float(errors[1][fewer].sum()) < float(errors[0][fewer].sum())
+
+
+def test_eight_bits_with_a_zero_point_are_two_bytes():
+    x = random(50, 3) * 40
+    step, zero = torch.tensor([0.9]), torch.tensor([117])
+    found = check_fixed(x, 8, step, zero)
+    assert found.doubled and found.values.shape == (50, 6)
+    wanted = ((x / step).round() + zero).clamp(0, 255) - zero
+    assert torch.equal(found.decoded(), wanted * step)
+
+
+def test_units_of_channels():
+    x = difficult(30, 40)
+    step = random(40).abs() + 0.01
+    expected = carrier.carry_fixed(x, 4, step, unit_rows=30, own_units=True)
+
+    def check(where):
+        found = native.carry_fixed(x, 4, step, per_channel=True, multipliers=True)
+        check_carried(found, expected, where)
+
+    everywhere(check)
+    assert expected.unit.shape == (1, 40) and 0 < int(expected.unit.isnan().sum()) < 40
 
 
 def test_a_nan_step_spoils_everything():

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from carrier_cases import bounded, everywhere, random, same, whole
-from engine_cases import SETS, instruction_set, needs_engine
+from carrier_cases import bounded, everywhere, random, whole
+from engine_cases import SETS, instruction_set, needs_engine, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,11 @@ from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.numerics import carrier
 
 pytestmark = needs_engine
+
+
+def pads_of(padding):
+    """As `convolution` takes it: left, right, top, bottom."""
+    return (padding[1], padding[1], padding[0], padding[0])
 
 
 def weights_of(outputs, taps, inputs, group, bits, seed=0):
@@ -128,7 +133,7 @@ def test_any_convolution(
     found_x, x = bytes_of(batch * pixels, channels, pixels)
     codes, multiplier, factor = weights_of(outputs, taps, channels, group, bits)
     bias = random(outputs, seed=9)
-    expected = carrier.convolution(
+    expected, _ = carrier.convolution(
         x,
         (batch, *size),
         carrier.whole_weight(codes, multiplier, group or None),
@@ -136,7 +141,7 @@ def test_any_convolution(
         factor,
         bias,
         stride=stride,
-        padding=padding,
+        pads=pads_of(padding),
         dilation=dilation,
     )
 
@@ -159,16 +164,20 @@ def test_any_convolution(
     st.tuples(st.integers(0, 3), st.integers(0, 3)),
     st.integers(1, 70),
     st.booleans(),
+    st.booleans(),
 )
-def test_any_depthwise(batch, size, kernel, stride, padding, channels, with_bias):
+def test_any_depthwise(batch, size, kernel, stride, padding, channels, with_bias, own):
     window = Window((batch, *size), kernel, stride, padding)
     if min(window.out) < 1:
         return
     taps, pixels = kernel[0] * kernel[1], size[0] * size[1]
     found_x, x = bytes_of(batch * pixels, channels, pixels)
+    if own:
+        unit = random(batch, channels, seed=3).abs()
+        found_x, x = found_x._replace(unit=unit), x._replace(unit=unit)
     weight, factor = whole(-127, 127, taps, channels), random(channels)
     bias = random(channels, seed=9) if with_bias else None
-    expected = carrier.convolution(
+    expected, _ = carrier.convolution(
         x,
         (batch, *size),
         weight.t().unsqueeze(2),
@@ -176,7 +185,7 @@ def test_any_depthwise(batch, size, kernel, stride, padding, channels, with_bias
         factor,
         bias,
         stride=stride,
-        padding=padding,
+        pads=pads_of(padding),
         groups=channels,
     )
 
@@ -187,12 +196,13 @@ def test_any_depthwise(batch, size, kernel, stride, padding, channels, with_bias
     everywhere(check)
 
 
-def test_a_convolution_in_groups():
+@pytest.mark.parametrize("channels", [32, 5, 40])
+def test_a_convolution_in_groups(channels):
     window = Window((2, 5, 6), (3, 3), (1, 1), (1, 1))
-    found_x, x = bytes_of(60, 64, 30)
-    codes, _, factor = weights_of(24, 9, 32, 0, 4)
-    expected = carrier.convolution(
-        x, (2, 5, 6), codes, (3, 3), factor, None, padding=(1, 1), groups=2
+    found_x, x = bytes_of(60, 2 * channels, 30)
+    codes, _, factor = weights_of(24, 9, channels, 0, 4)
+    expected, _ = carrier.convolution(
+        x, (2, 5, 6), codes, (3, 3), factor, None, pads=pads_of((1, 1)), groups=2
     )
 
     def check(where):

@@ -8,7 +8,7 @@ from torch import nn
 import codtdq
 from codtdq.engine import use_backend
 from codtdq.engine.cpu import operators, products
-from codtdq.engine.cpu.weights import PackedWeights
+from codtdq.engine.cpu.carriers import CarrierWeights
 from small_nets import simulate
 
 pytestmark = needs_engine
@@ -18,45 +18,46 @@ SETTINGS = (4, 32, False, True, None, 1.0, 0.2)
 def cases():
     torch.manual_seed(0)
     x = torch.randn(2, 40, 5, 6).contiguous(memory_format=torch.channels_last)
-    codes, step, sums = operators.encode_groups(x, 32, *SETTINGS)
-    radius = products.largest_magnitude(x)
-    one = radius / 7
-    weights = PackedWeights.pack(
-        torch.randint(-8, 8, (24, 9, 40), dtype=torch.int8), torch.rand(24, 1), 32
+    data, unit = operators.carry_groups(x, *SETTINGS, True)
+    step = products.largest_magnitude(x) / 7
+    weights = CarrierWeights.pack(
+        torch.randint(-8, 8, (24, 9, 40), dtype=torch.int8), torch.rand(24)
     )
     window = ([2, 5, 6], [3, 3], [2, 1], [1, 1], [1, 1])
-    taps = torch.randn(9, 40)
+    taps = torch.randint(-127, 128, (9, 40), dtype=torch.int8)
+    order = torch.randperm(40).int()
     return {
-        "encode_groups": (x, 32, *SETTINGS),
-        "encode_fixed": (x, 32, 4, radius, one),
+        "carry_groups": (x, *SETTINGS, True),
+        "carry_tokens": (x, 4, 32, 2, True, 0.0, torch.rand(40), None, order, True, False),
+        "carry_pixels": (x, 4, 32, 2, True, 0.5, True),
+        "carry_fixed": (x, 8, step, torch.tensor([100.0]), True, False),
         "largest_magnitude": (x, True),
-        "product": (
-            codes,
-            step,
-            sums,
-            4,
+        "carrier_product": (
+            data,
+            unit,
+            30,
             weights.packed,
-            weights.scales,
+            weights.multiplier,
+            weights.factor,
             [24, 9, 40],
-            32,
+            4,
             0,
             *window,
             torch.randn(24),
             "gelu",
         ),
-        "depthwise": (codes, step, sums, 4, 32, taps, *window, None, "relu"),
+        "carrier_depthwise": (data, unit, 30, taps, torch.rand(40), *window, None, "relu"),
         "deform_conv": (x, torch.randn(2, 18, 5, 6), torch.randn(360, 7), torch.randn(7)),
         "quantize_groups": (x.permute(0, 2, 3, 1), *SETTINGS),
     }
 
 
 def test_a_gate_halves_the_channels():
-    codes, step, sums, bits, group, taps, *rest = cases()["depthwise"]
-    arguments = (codes, step, sums, bits, group, taps, *rest[:-1], "gated_gelu")
-    assert torch.ops.codtdq.depthwise(*arguments).shape[1] == 20
-    torch.library.opcheck(
-        torch.ops.codtdq.depthwise.default, arguments, test_utils=("test_schema", "test_faketensor")
-    )
+    arguments = (*cases()["carrier_depthwise"][:-1], "gated_gelu")
+    operator = torch.ops.codtdq.carrier_depthwise
+    assert operator(*arguments).shape[1] == 20
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(operator.default, arguments, test_utils=checks)
 
 
 @pytest.mark.parametrize("name", list(cases()))
@@ -67,8 +68,9 @@ def test_torch_accepts_the_operator(name):
 
 
 def test_operators_and_functions_are_the_same():
-    arguments = cases()["product"]
-    assert torch.equal(torch.ops.codtdq.product(*arguments), operators.product(*arguments))
+    arguments = cases()["carrier_product"]
+    found = torch.ops.codtdq.carrier_product(*arguments)
+    assert torch.equal(found, operators.carrier_product(*arguments))
 
 
 @pytest.mark.parametrize("mode", ["per_token_group", "per_tensor", "per_channel"])

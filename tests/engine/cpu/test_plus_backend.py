@@ -4,51 +4,60 @@ import copy
 
 import pytest
 import torch
-from engine_cases import SETS, instruction_set, needs_engine, site_of
+from engine_cases import SETS, instruction_set, needs_engine, same, site_of, torch_threads
 from torch import nn
 
 import codtdq
 from codtdq.engine import backend_of, use_backend
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.products import Window, product
-from codtdq.engine.cpu.searched import encode_tokens, search_spec
-from codtdq.engine.cpu.weights import PackedWeights
 from codtdq.errors import UnsupportedError
 from codtdq.methods import apply_method
 from codtdq.numerics import ActivationSpec
 from codtdq.numerics.affine import nearest
 from codtdq.operators import QuantLinear, listening, operator_for, quant_operators
+from codtdq.planning.units import unit_of
+from codtdq.schemes.carried import PixelCarriers, StaticCarriers, TokenCarriers
 from codtdq.schemes.inputs import DynamicToken, StaticUniform
-from codtdq.schemes.pixel_groups import PixelGroups
+from codtdq.schemes.lowered import FLOAT_SCALES
+from codtdq.schemes.multiplied import MultipliedWeight, MultiplierFormat
 from codtdq.schemes.projected import ProjectedRange
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
-from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat, group_index, weight_rows
+from codtdq.schemes.weight_groups import group_index, weight_rows
 from small_nets import simulate
 
 pytestmark = needs_engine
 
 
 def weight_of(weight, group=32):
-    """A weight to the nearest codes, every third scale negative."""
+    """A weight to the nearest codes, every third multiplier negative."""
     rows, index = weight_rows(weight.detach()), group_index(weight.shape, group)
     largest = torch.zeros(len(rows), int(index.max()) + 1)
     largest.scatter_reduce_(1, index.expand_as(rows), rows.abs(), "amax")
-    form = ScaleFormat.covering(largest / 7)
+    form = MultiplierFormat.covering(largest / 7, 4)
     scales = form.round(largest / 7)
     scales[:, ::3] *= -1
     codes = nearest(rows / scales[:, index]).clamp(-8, 7)
-    return GroupedWeight.from_codes(codes, scales, form, weight.shape, 4, group)
+    return MultipliedWeight.from_codes(codes, scales, form.unit, weight.shape, 4, group)
 
 
 def simulated(module, inputs, group=32):
-    """The operator as the method leaves it."""
+    """The operator as the method leaves it: units are what it allows."""
+    inner = inputs.inner if isinstance(inputs, Transformed) else inputs
+    if isinstance(inner, ProjectedRange):
+        inner.unit = unit_of(module, inner.how.ranges)
+    else:
+        inner.how = inner.how._replace(unit=unit_of(module, inner.how.ranges))
+    return adopted(module, inputs, group)
+
+
+def adopted(module, inputs, group=32):
     weight = weight_of(module.weight, group)
     return operator_for(module).adopt(module.eval(), site_of(module), inputs=inputs, weight=weight)
 
 
 def tokens(channels, transformed=False, **settings):
-    inner = TokenGroups(4, **{"trials": 4} | settings)
+    inner = TokenCarriers(4, **{"trials": 4} | settings)
     if not transformed:
         return inner
     generator = torch.Generator().manual_seed(channels)
@@ -59,11 +68,11 @@ def tokens(channels, transformed=False, **settings):
 
 def projected(**settings):
     """The paper's ranges, which a base preset puts in front of weights in groups."""
-    return ProjectedRange.of(ActivationSpec(**settings))
+    return ProjectedRange.of(ActivationSpec(scales="integer", **settings))
 
 
 def pixels(**settings):
-    return PixelGroups(4, **{"trials": 4} | settings)
+    return PixelCarriers(4, **{"trials": 4} | settings)
 
 
 def maps(channels, *sides):
@@ -77,10 +86,27 @@ CASES = {
     "narrow linear": lambda: (nn.Linear(18, 33), tokens(18), torch.randn(2, 5, 5, 18)),
     "short groups": lambda: (nn.Linear(70, 24), tokens(70), torch.randn(3, 11, 70)),
     "transformed": lambda: (nn.Linear(96, 40), tokens(96, True), torch.randn(2, 30, 96)),
-    "wide zero": lambda: (
+    "no zero-point": lambda: (
         nn.Linear(64, 40),
-        tokens(64, zero_point="wide"),
-        torch.randn(2, 30, 64) + 4,
+        tokens(64, zero_point=False),
+        torch.randn(2, 30, 64),
+    ),
+    "eight bits": lambda: (nn.Linear(64, 40), TokenCarriers(8), torch.randn(2, 30, 64)),
+    "image": lambda: (
+        nn.Conv2d(3, 20, 7, stride=4, padding=3),
+        StaticCarriers.spanning(torch.tensor([-2.0]), torch.tensor([2.5]), 8, "image"),
+        torch.randn(2, 3, 24, 20),
+    ),
+    "few channels": lambda: (nn.Conv2d(5, 20, 3, padding=1), pixels(), maps(5, 9, 8)),
+    "a convolution in groups": lambda: (
+        nn.Conv2d(40, 20, 3, padding=1, groups=4),
+        tokens(40),
+        maps(40, 9, 8),
+    ),
+    "channels": lambda: (
+        nn.Conv2d(40, 20, 3, padding=1),
+        projected(mode="per_channel", tau=None, zero_ratio=None),
+        maps(40, 9, 8),
     ),
     "projected": lambda: (nn.Linear(70, 40), projected(), torch.randn(2, 30, 70)),
     "projected conv": lambda: (nn.Conv2d(48, 20, 3, padding=1), projected(), maps(48, 9, 8)),
@@ -138,11 +164,14 @@ def test_an_operator_gives_what_its_simulation_gives(case, name):
         assert operator.executor is not None
         found = operator(x)
         assert found.shape == expected.shape and found.stride() == expected.stride()
-        scale = expected.abs().max()
-        assert (found - expected).abs().max() <= 1e-6 * scale
+        assert torch.equal(found, operator_without_engine(operator, x))
+        for count in (2, 3):
+            with torch_threads(count):
+                assert torch.equal(operator(x), found)
         bad = x.clone()
         bad[(0,) * x.ndim] = float("nan")
-        assert torch.equal(operator(bad).isnan(), operator_without_engine(operator, bad).isnan())
+        assert same(operator(bad), operator_without_engine(operator, bad))
+        assert bool(operator(bad).isnan().any())
 
 
 def operator_without_engine(operator, x):
@@ -155,7 +184,8 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.left, self.right = nn.Conv2d(32, 32, 1), nn.Conv2d(32, 32, 3, padding=1)
+        self.left = nn.Conv2d(32, 32, 5, padding=2)
+        self.right = nn.Conv2d(32, 32, 3, padding=1)
         self.norm, self.act = nn.BatchNorm2d(32), nn.ReLU()
         self.mix = nn.Conv2d(32, 32, 3, padding=1, groups=32)
         self.gelu, self.head = nn.GELU(), nn.Linear(32, 5)
@@ -184,22 +214,6 @@ def outputs(model, x):
 
 def close(found, expected):
     return (found - expected).abs().max() <= 2e-6 * expected.abs().max()
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_exact_scales_and_their_factors(name):
-    weight = weight_of(torch.randn(37, 600)).lower()
-    with instruction_set(name):
-        x = torch.randn(1, 50, 600)
-        form = tokens(600, trials=2).lower()
-        codes = encode_tokens(x, search_spec(form.grid, None), 32, form.grid.reach)
-        packed = PackedWeights.pack(weight.codes, weight.scale, 32, 32, weight.factor)
-        joined = PackedWeights.pack(weight.codes, weight.scale * weight.factor * 1.1, 32, 32)
-        assert packed.exact and not joined.exact
-        found, other = (
-            product(codes, w, Window((1, 1, 50)), None, "none") for w in (packed, joined)
-        )
-    assert torch.allclose(found * 1.1, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
 
 
 def test_followers_are_fused_and_inputs_shared():
@@ -253,29 +267,23 @@ def test_what_stays_simulated_is_listed_with_its_reason():
     model = nn.ModuleDict(
         {
             "native": simulated(nn.Linear(64, 8), tokens(64)),
-            "static": simulated(nn.Conv2d(16, 8, 3), StaticUniform(8)),
-            "pixels": simulated(nn.Conv2d(16, 8, 3), pixels()),
-            "first": simulated(nn.Conv2d(3, 8, 3), StaticUniform(8)),
-            "few": simulated(nn.Conv2d(8, 8, 3), tokens(8)),
-            "other": simulated(nn.Linear(64, 8), DynamicToken(4)),
-            "eight": simulated(nn.Linear(64, 8), TokenGroups(8)),
+            "static": adopted(nn.Conv2d(16, 8, 3), StaticUniform(8)),
+            "other": adopted(nn.Linear(64, 8), DynamicToken(4)),
+            "e4m3": adopted(nn.Linear(64, 8), TokenGroups(4)),
+            "paper": adopted(nn.Linear(64, 8), ProjectedRange.of(ActivationSpec())),
+            "wide": simulated(nn.Linear(200, 8), tokens(200, group=130)),
             "plain": QuantLinear.adopt(plain, site_of(plain), inputs=tokens(64)),
-            "grouped": simulated(nn.Conv2d(64, 8, 3, groups=2), tokens(64)),
-            "cut": simulated(nn.Linear(64, 8), tokens(64), group=16),
         }
     )
     record = use_backend(model, "cpu")
     assert record.native == ("native",)
     assert record.fallbacks == {
         "static": "its input scheme 'static-uniform' is only simulated",
-        "pixels": "a step per channel does not factor out of a dense product",
-        "first": "a group of its weight spans taps",
-        "few": "a group of its weight spans taps",
         "other": "its input scheme 'dynamic-token' is only simulated",
-        "eight": "8-bit codes with a zero-point do not fit a signed byte",
+        "e4m3": FLOAT_SCALES,
+        "paper": FLOAT_SCALES,
+        "wide": "groups of 130, more than 128",
         "plain": "its weight stays float",
-        "grouped": "a convolution in 2 groups",
-        "cut": "weight groups of 16 inside groups of 32",
     }
     del model["native"]
     assert use_backend(model).name == "reference"
@@ -294,7 +302,8 @@ def nearest_codes(architecture):
     for site in (operator.site for operator in quant_operators(twin).values()):
         module = model.get_submodule(site.name)
         if site.role == "first":
-            scheme = StaticUniform.spanning(torch.tensor([-4.0]), torch.tensor([4.0]), 8)
+            low, high = torch.tensor([-4.0]), torch.tensor([4.0])
+            scheme = StaticCarriers.spanning(low, high, 8, "image")
         elif site.kind == "depthwise" or (site.kind != "linear" and site.inputs < 16):
             scheme = pixels()
         else:
@@ -319,18 +328,18 @@ def test_a_whole_network_gives_the_masks_of_its_simulation(architecture):
     for hook in hooks:
         hook.remove()
     record = use_backend(model)
-    assert set(record.native) | set(record.fallbacks) == set(quant_operators(model))
-    assert len(record.native) > 10 * len(record.fallbacks) and record.fused and record.sharing
+    assert set(record.native) == set(quant_operators(model)) and not record.fallbacks
+    assert record.fused and record.sharing
     found = mask(outputs(model, image()))
     # a last bit that differs can move a later code; weights to the nearest do not forgive that
-    assert (found - expected).abs().mean() < 5e-3
-    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 5e-3
+    assert (found - expected).abs().mean() < 2e-2
+    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 2e-2
     use_backend(model, "reference")
     for name in record.native:
         x, y = seen[name]
         operator = model.get_submodule(name)
         assert use_backend(nn.Sequential(operator), "cpu").native
-        assert (outputs(operator, x) - y).abs().max() <= 2e-6 * y.abs().max(), name
+        assert torch.equal(outputs(operator, x), y), name
 
 
 @pytest.mark.slow
@@ -342,7 +351,7 @@ def test_a_calibrated_network_saved_and_loaded(architecture, tmp_path):
     directory = codtdq.save(model, tmp_path / "plus")
     loaded = codtdq.load(directory)
     record = backend_of(loaded)
-    assert record.name == "cpu" and len(record.native) > 10 * len(record.fallbacks)
+    assert record.name == "cpu" and record.native and not record.fallbacks
     reference = codtdq.load(directory, backend="reference")
     assert backend_of(reference).name == "reference"
     expected, found = (mask(outputs(m, image())) for m in (reference, loaded))

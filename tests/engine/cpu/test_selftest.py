@@ -22,15 +22,9 @@ FLAGS = (
 )
 PARTS = (
     "quantize_groups",
-    "quantize_fixed",
-    "linear",
-    "conv",
-    "depthwise",
-    "search_tokens",
-    "search_tokens transform",
-    "search_pixels",
-    "depthwise of pixel groups",
-    "carry",
+    "carry kind 0",
+    "carry kind 7",
+    "carry kind 9",
     "carrier linear",
     "carrier conv",
     "carrier depthwise",

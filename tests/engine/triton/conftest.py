@@ -19,8 +19,8 @@ def shape_sized_blocks(monkeypatch):
     from codtdq.engine.triton import tables
 
     def block(table, rows, outputs):
-        tall = 16384 if table == tables.GROUPS else 4096  # Triton's tiles end at 2^20 values
-        m, n = min(max(power(rows), 16), tall), min(max(power(outputs), 16), 256)
+        # Triton's tiles end at 2^20 values
+        m, n = min(max(power(rows), 16), 4096), min(max(power(outputs), 16), 256)
         return tables.Block(m, n, slabs=8)
 
     monkeypatch.setattr(tables, "block_for", block)

@@ -8,8 +8,9 @@ from codtdq.methods.plus.equalize import equalizing_scale
 from codtdq.methods.plus.method import install_transform
 from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
+from codtdq.numerics.rotation import rotate_blocks
 from codtdq.schemes.inputs import FloatInput
-from codtdq.schemes.transforms import Transform, rotate_blocks
+from codtdq.schemes.transforms import Transform
 
 
 def vector(channels, seed):

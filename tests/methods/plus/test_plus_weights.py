@@ -16,13 +16,8 @@ from codtdq.methods.plus.rounding import (
     search_scales,
 )
 from codtdq.operators.tokens import input_tokens
-from codtdq.schemes.weight_groups import (
-    GroupedWeight,
-    ScaleFormat,
-    group_index,
-    weight_from_rows,
-    weight_rows,
-)
+from codtdq.schemes.multiplied import MultipliedWeight, MultiplierFormat
+from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_from_rows, weight_rows
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +120,7 @@ def test_refined_codes_cannot_be_improved_one_at_a_time():
     weight, index, hessian = torch.randn(1, 1, 6), torch.zeros(6, dtype=torch.long), correlated(6)
     scales, scale_format = search_scales(weight, torch.ones(1, 6), index, 3)
     start = nearest_codes(weight, scales, index, 3)
-    fixed = ScaleFormat(scale_format.unit)
+    fixed = MultiplierFormat(scale_format.unit, 3)
     done = refine(start, weight, hessian, 3, fixed, 30)
     least = quadratic_error(done.values, weight, hessian)
     for column, code in itertools.product(range(6), range(-4, 4)):
@@ -148,13 +143,42 @@ def test_store_gives_back_what_was_settled(shape):
     shape = torch.Size(shape)
     index = group_index(shape, 32)
     rows = torch.randn(1, shape[0], shape[1:].numel())
-    scales, scale_format = search_scales(rows, torch.ones(1, rows.shape[2]), index, 4)
+    ones = torch.ones(1, rows.shape[2])
+    scales, stored = search_scales(rows, ones, index, 4, whole=False)
     rounded = nearest_codes(rows, scales, index, 4)
-    store = GroupedWeight.from_codes(
-        rounded.codes[0], rounded.scales[0], scale_format, shape, 4, 32
-    )
+    store = GroupedWeight.from_codes(rounded.codes[0], rounded.scales[0], stored, shape, 4, 32)
     assert torch.equal(store.dequantize(), weight_from_rows(rounded.values[0], shape))
     assert torch.equal(weight_rows(store.dequantize()), rounded.values[0])
+    scales, stored = search_scales(rows, ones, index, 4)
+    rounded = nearest_codes(rows, scales, index, 4)
+    store = MultipliedWeight.from_codes(
+        rounded.codes[0], rounded.scales[0], stored.unit[0], shape, 4, 32
+    )
+    p = store.multipliers()
+    assert p.abs().min() >= 1 and int(p.abs().max()) == 15 and (p < 0).any()
+    wanted = weight_from_rows(rounded.values[0], shape)
+    assert torch.allclose(store.dequantize(), wanted, rtol=1e-6, atol=0)
+    lowered = store.lower()
+    assert int(lowered.whole().abs().max()) <= 120
+    values = lowered.whole() * lowered.factor.reshape(-1, 1, 1)
+    assert torch.equal(values.flatten(1), weight_rows(store.dequantize()))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 6, 7, 8])
+def test_weights_of_other_widths_are_whole(bits):
+    rows, index = torch.randn(1, 6, 70), torch.arange(70) // 32
+    index = index if bits < 7 else index * 0  # multiples of wider codes are no bytes
+    scales, stored = search_scales(rows, torch.ones(1, 70), index, bits)
+    rounded = nearest_codes(rows, scales, index, bits)
+    shape = torch.Size((6, 70))
+    store = MultipliedWeight.from_codes(
+        rounded.codes[0], scales[0], stored.unit[0], shape, bits, 32
+    )
+    assert torch.allclose(store.dequantize(), rounded.values[0], rtol=1e-6, atol=0)
+    lowered = store.lower()
+    assert int(lowered.whole().abs().max()) <= 127 and lowered.bits == (4 if bits <= 4 else 8)
+    values = lowered.whole()[:, 0] * lowered.factor.unsqueeze(1)
+    assert torch.allclose(values, store.dequantize(), rtol=1e-6, atol=0)
 
 
 def test_groups_do_not_cross_taps_and_bits_are_what_is_stored():
@@ -162,10 +186,13 @@ def test_groups_do_not_cross_taps_and_bits_are_what_is_stored():
     assert index.bincount().tolist() == [32, 16] * 9
     assert group_index(torch.Size((8, 1, 7, 7)), 32).bincount().tolist() == [32, 17]
     rows = torch.randn(1, 64, 256)
-    scales, scale_format = search_scales(rows, torch.ones(1, 256), torch.arange(256) // 32, 4)
-    rounded = nearest_codes(rows, scales, torch.arange(256) // 32, 4)
-    shape = torch.Size((64, 256))
-    store = GroupedWeight.from_codes(rounded.codes[0], scales[0], scale_format, shape, 4, 32)
+    index, shape = torch.arange(256) // 32, torch.Size((64, 256))
+    scales, stored = search_scales(rows, torch.ones(1, 256), index, 4)
+    rounded = nearest_codes(rows, scales, index, 4)
+    store = MultipliedWeight.from_codes(rounded.codes[0], scales[0], stored.unit[0], shape, 4, 32)
+    assert store.bits() == pytest.approx(4 + 5 / 32 + 32 / 256)
+    scales, stored = search_scales(rows, torch.ones(1, 256), index, 4, whole=False)
+    store = GroupedWeight.from_codes(rounded.codes[0], scales[0], stored, shape, 4, 32)
     assert store.bits() == pytest.approx(4 + 8 / 32 + 32 / shape.numel())
 
 

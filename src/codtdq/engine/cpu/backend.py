@@ -10,12 +10,11 @@ from torch import nn
 from codtdq.engine.border import check_lowered
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.executors import executor_for
-from codtdq.engine.cpu.fit import lowered_input, product_group, unsupported_reason, weight_group
+from codtdq.engine.cpu.fit import lowered_input, unsupported_reason
 from codtdq.engine.float_operators import take_float_operators
 from codtdq.errors import UnsupportedError
 from codtdq.operators.backed import Executor
 from codtdq.operators.quantized import QuantOperator
-from codtdq.schemes.lowered import ProjectedForm
 
 
 class CpuBackend:
@@ -64,12 +63,10 @@ class CpuBackend:
         return executor_for(operator)
 
     def sharing_key(self, operator: QuantOperator) -> Hashable:
-        """The input's form, and how its codes are laid out."""
+        """The input's form."""
         inputs = lowered_input(operator)
-        if isinstance(inputs, ProjectedForm):
-            group = product_group(operator.inputs, inputs.spec, weight_group(operator))
-            return inputs.content, group, operator.inputs
-        return inputs.content, operator.inputs
+        padding = getattr(operator, "padding_mode", "zeros")  # others widen the map first
+        return inputs.content, operator.inputs, id(operator) if padding != "zeros" else 0
 
     def take_float_operators(self, model: nn.Module) -> tuple[str, ...]:
         """Deformable convolutions."""

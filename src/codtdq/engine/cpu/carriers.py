@@ -1,4 +1,4 @@
-"""Carriers in the engine: encode an input as signed bytes, multiply it exactly.
+"""Exact products of carriers: weights in the engine's panels, Linear, convolutions, depthwise.
 
 Plain functions of tensors and numbers, each with a twin of the same bits in `numerics.carrier`,
 which also defines the format.
@@ -10,103 +10,16 @@ from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.interface import (
-    CarriedOutput,
-    CarrierInput,
-    CarrierWeight,
-    Output,
-    QuantSpec,
-)
-from codtdq.engine.cpu.products import ACTIVATIONS, Window, depthwise_outputs, token_views
+from codtdq.engine.cpu.carry import Carriers, depth_of
+from codtdq.engine.cpu.interface import CarrierInput, CarrierWeight, Output
+from codtdq.engine.cpu.products import ACTIVATIONS, Window, depthwise_outputs, pointer
 from codtdq.errors import UnsupportedError
-
-
-class Carriers(NamedTuple):
-    """A quantized input: what a product of carriers reads."""
-
-    data: Tensor  # int8 [rows, depth >= C], zeros behind the channels
-    unit: Tensor  # float32 [ceil(rows / unit_rows)]
-    unit_rows: int  # 1: a unit for each row; H W: for each image
-    multiplier: Tensor | None = None  # uint8 [rows, K], [C] or [1], if it was asked for
-
-
-def depth_of(channels: int) -> int:
-    """Bytes of a row of carriers: a multiple of 8 up to 16 channels, else of 32."""
-    return int(library.engine().cod_carrier_depth(channels))
-
-
-def carry_groups(
-    x: Tensor,
-    spec: QuantSpec,
-    *,
-    asymmetric: bool = False,
-    per_image: bool = False,
-    multipliers: bool = False,
-) -> Carriers:
-    """Carriers of maps x [B, C, *positions] or rows [N, C], token group by token group.
-
-    spec: bits, group and, for symmetric codes, the bounds of DCRP. per_image: all tokens of an
-    image share a unit (rows are one image), as kernels of several taps need it.
-    """
-    out, rows, unit_rows = _room(x, per_image)
-    count = -(-x.shape[1] // spec.group)
-    found = torch.empty(rows, count, dtype=torch.uint8) if multipliers else None
-    given = CarriedOutput(None, out.data.shape[1], None, unit_rows, None)
-    engine, threads, done = library.engine(), torch.get_num_threads(), 0
-    for view in token_views(x):
-        _place(given, out, done, unit_rows)
-        given.multiplier = None if found is None else found.data_ptr() + done * count
-        library.check(
-            engine.cod_carry_groups(byref(view), byref(spec), asymmetric, byref(given), threads)
-        )
-        done += view.rows
-    return out._replace(multiplier=found)
-
-
-def carry_fixed(
-    x: Tensor,
-    bits: int,
-    step: Tensor,
-    zero: Tensor | None = None,
-    *,
-    per_image: bool = True,
-    multipliers: bool = False,
-) -> Carriers:
-    """Carriers of maps x [B, C, *positions] or rows [N, C] under given float32 steps [1] or [C].
-
-    zero: int32 zero-points of the same shape; None: symmetric codes. per_image: a value that is not
-    finite spoils its image; else its row only.
-    """
-    out, _, unit_rows = _room(x, per_image)
-    step = step.float().contiguous()
-    zero = None if zero is None else zero.to(torch.int32).contiguous()
-    if zero is not None and zero.shape != step.shape:
-        raise UnsupportedError(f"zero-points {tuple(zero.shape)} for steps {tuple(step.shape)}")
-    found = torch.empty(step.numel(), dtype=torch.uint8) if multipliers else None
-    given = CarriedOutput(None, out.data.shape[1], None, unit_rows, _pointer(found))
-    engine, threads, done = library.engine(), torch.get_num_threads(), 0
-    for view in token_views(x):
-        _place(given, out, done, unit_rows)
-        library.check(
-            engine.cod_carry_fixed(
-                byref(view),
-                bits,
-                step.data_ptr(),
-                _pointer(zero),
-                step.numel(),
-                0,
-                byref(given),
-                threads,
-            )
-        )
-        done += view.rows
-    return out._replace(multiplier=found)
 
 
 @dataclass(frozen=True)
@@ -160,7 +73,7 @@ class CarrierWeights:
         described.factor = factors.data_ptr()
         code = library.engine().cod_carrier_weight_pack(
             codes.data_ptr(),
-            _pointer(multiplier),
+            pointer(multiplier),
             factor.data_ptr(),
             byref(described),
             torch.get_num_threads(),
@@ -218,19 +131,15 @@ def grouped_carrier_product(
     bias: Tensor | None = None,
     activation: str = "none",
 ) -> Tensor:
-    """A convolution in groups: each reads its own channels and writes its own outputs.
-
-    The channels of a group fill whole rows: `depth_of(channels) == channels`.
-    """
+    """A convolution in groups: each reads its own channels and writes its own outputs."""
     each, _, channels = weights[0].shape
-    if depth_of(channels) != channels:
-        raise UnsupportedError(
-            f"groups of {channels} channels; accepted: 8, 16 and multiples of 32 in a convolution "
-            "in groups"
-        )
+    depth, data = depth_of(channels), x.data
+    if depth != channels:  # a group begins where a row of its own would
+        rows = data[:, : channels * len(weights)].unflatten(1, (len(weights), channels))
+        data = F.pad(rows, (0, depth - channels)).flatten(1)
     y = torch.empty(window.rows, each * len(weights))
     for index, part in enumerate(weights):
-        own = x.data[:, index * channels : (index + 1) * channels]
+        own = data[:, index * depth : (index + 1) * depth]
         columns = slice(index * each, (index + 1) * each)
         some = None if bias is None else bias[columns]
         _multiply(x, own, part, window, some, activation, y[:, columns])
@@ -247,12 +156,13 @@ def carrier_depthwise(
 ) -> Tensor:
     """Depthwise convolution with whole weights int8 [T, C] in -127..127 and factors [C].
 
-    Output rows [window.rows, C], half of the channels if gated. Units of whole images.
+    Output rows [window.rows, C], half of the channels if gated. Units of whole images, or of each
+    channel of an image.
     """
     weight, factor = weight.to(torch.int8).contiguous(), factor.float().contiguous()
     channels = weight.shape[1]
     y = torch.empty(window.rows, depthwise_outputs(channels, activation))
-    out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
+    out = Output(y.data_ptr(), y.stride(0), pointer(bias), ACTIVATIONS[activation])
     library.check(
         library.engine().cod_carrier_depthwise(
             byref(_input(x, x.data)),
@@ -276,7 +186,7 @@ def _multiply(
     activation: str,
     y: Tensor,
 ) -> None:
-    out = Output(y.data_ptr(), y.stride(0), _pointer(bias), ACTIVATIONS[activation])
+    out = Output(y.data_ptr(), y.stride(0), pointer(bias), ACTIVATIONS[activation])
     library.check(
         library.engine().cod_carrier_conv(
             byref(_input(x, data)),
@@ -289,22 +199,8 @@ def _multiply(
 
 
 def _input(x: Carriers, data: Tensor) -> CarrierInput:
-    return CarrierInput(data.data_ptr(), data.stride(0), x.unit.data_ptr(), x.unit_rows)
-
-
-def _room(x: Tensor, per_image: bool) -> tuple[Carriers, int, int]:
-    """Tensors for the carriers of x, its rows, and those that share a unit."""
-    rows, depth = x.numel() // x.shape[1], depth_of(x.shape[1])
-    image = rows if x.ndim == 2 else x.shape[2:].numel()
-    unit_rows = max(image, 1) if per_image else 1
-    data = torch.empty(rows, depth, dtype=torch.int8)
-    return Carriers(data, torch.empty(-(-rows // unit_rows)), unit_rows), rows, unit_rows
-
-
-def _place(given: CarriedOutput, out: Carriers, done: int, unit_rows: int) -> None:
-    """Let the engine write the rows from `done` on."""
-    given.data = out.data.data_ptr() + done * out.data.shape[1]
-    given.unit = out.unit.data_ptr() + 4 * (done // unit_rows)
+    stride = x.unit.shape[1] if x.unit.ndim == 2 else 0
+    return CarrierInput(data.data_ptr(), data.stride(0), x.unit.data_ptr(), x.unit_rows, stride)
 
 
 def _describe(
@@ -318,7 +214,3 @@ def _describe(
             "multipliers at 8 bits, sums of up to 130000 products"
         )
     return weight
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

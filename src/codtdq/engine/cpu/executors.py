@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from codtdq.engine.cpu.encoders import encoder_for
-from codtdq.engine.cpu.fit import (
-    conv_group,
-    lowered_input,
-    lowered_weight,
-    padding_of,
-    weight_group,
+from codtdq.engine.cpu.carriers import (
+    CarrierWeights,
+    carrier_depthwise,
+    carrier_product,
+    grouped_carrier_product,
 )
-from codtdq.engine.cpu.operators import depthwise as _depthwise
-from codtdq.engine.cpu.products import Codes, Window, finer_groups, grouped_product, pair, product
-from codtdq.engine.cpu.searched import depthwise_pixels
-from codtdq.engine.cpu.weights import PackedWeights
+from codtdq.engine.cpu.carry import Carriers
+from codtdq.engine.cpu.encoders import Encoder
+from codtdq.engine.cpu.fit import lowered_input, lowered_weight, padding_of
+from codtdq.engine.cpu.products import Window, pair
 from codtdq.engine.fusion import activation_of, affine_of
 from codtdq.operators.backed import BackedOperator, Executor
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.roles import kind_of
-from codtdq.schemes.lowered import ProjectedForm
+from codtdq.schemes.lowered import LoweredInput, LoweredWeight
 
 
 def executor_for(operator: QuantOperator) -> Executor:
@@ -37,11 +36,11 @@ def executor_for(operator: QuantOperator) -> Executor:
 class _Native:
     """What all kinds of operator share: their input, their epilogue, their shapes."""
 
+    compiles = True  # every step has a name that torch's compiler knows
+
     def __init__(self, operator: QuantOperator) -> None:
         # no reference to the operator, which owns this: its memory goes with it at once
-        form, group = lowered_input(operator), weight_group(operator)
-        self._encoder = encoder_for(form, operator.inputs, group)
-        self.compiles = self._encoder.compiles
+        self._encoder = Encoder(lowered_input(operator))
         linear = isinstance(operator, nn.Linear)
         self._sides = None if linear else sides(operator)
         self._surround = None if linear else surround(operator)
@@ -63,12 +62,12 @@ class _Native:
     def _rows(self, x: Tensor, window: Window) -> Tensor:
         raise NotImplementedError
 
-    def _codes(self, x: Tensor) -> Codes:
+    def _carriers(self, x: Tensor) -> Carriers:
         view = self._encoder.view(x, self._sides is None)
         if self._shared is None or torch.compiler.is_compiling():
             return self._encoder.encode(view)
-        codes: Codes = self._shared.codes(view, self._encoder.encode, self._encoder.images(view))
-        return codes
+        carriers: Carriers = self._shared.codes(view, self._encoder.encode)
+        return carriers
 
 
 class _Product(_Native):
@@ -76,85 +75,116 @@ class _Product(_Native):
 
     def __init__(self, operator: QuantOperator) -> None:
         super().__init__(operator)
-        weight = lowered_weight(operator)
-        scale, factor = weight.scale, weight.factor
-        if factor is None:
-            scale, self._bias = folded(operator, scale)
-        else:
-            factor, self._bias = folded(operator, factor)
-        self._weights = PackedWeights.pack(
-            weight.codes, scale, self._encoder.group, weight.group, factor
-        )
+        weight = doubled(lowered_weight(operator), lowered_input(operator))
+        factor, self._bias = folded(operator, weight.factor)
+        self._weights = packed(weight, factor)
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        codes, weights = self._codes(x), self._weights
+        carriers, weights = self._carriers(x), self._weights
         if torch.compiler.is_compiling():
-            y: Tensor = torch.ops.codtdq.product(
-                *codes,
+            y: Tensor = torch.ops.codtdq.carrier_product(
+                carriers.data,
+                carriers.unit,
+                carriers.unit_rows,
                 weights.packed,
-                weights.scales,
+                weights.multiplier,
+                weights.factor,
                 weights.shape,
+                weights.bits,
                 weights.group,
-                weights.weight_group,
                 *window,
                 self._bias,
                 self._activation,
             )
             return y
-        return product(codes, weights, window, self._bias, self._activation)
+        return carrier_product(carriers, weights, window, self._bias, self._activation)
 
 
 class _GroupedConv(_Native):
     """A dense convolution in groups of channels."""
 
+    compiles = False
+
     def __init__(self, operator: Any) -> None:
         super().__init__(operator)
-        inputs, weight = lowered_input(operator), lowered_weight(operator)
-        assert isinstance(inputs, ProjectedForm)
-        scale, self._bias = folded(operator, weight.scale)
-        self._finer = conv_group(operator, inputs.spec)
+        weight = lowered_weight(operator)
+        factor, self._bias = folded(operator, weight.factor)
         each = operator.out_channels // operator.groups
         self._weights = [
-            PackedWeights.pack(weight.codes[at : at + each], scale[at : at + each], self._finer)
+            packed(part_of(weight, slice(at, at + each)), factor[at : at + each])
             for at in range(0, operator.out_channels, each)
         ]
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        codes = finer_groups(self._codes(x), self._encoder.group, self._finer)
-        return grouped_product(codes, self._weights, window, self._bias, self._activation)
+        carriers = self._carriers(x)
+        return grouped_carrier_product(
+            carriers, self._weights, window, self._bias, self._activation
+        )
 
 
 class _Depthwise(_Native):
-    """Depthwise convolutions: codes become floats line by line, the taps are few."""
+    """Depthwise convolutions."""
 
     def __init__(self, operator: Any) -> None:
         super().__init__(operator)
-        weight, bias = folded(operator, operator.weight_scheme.dequantize())
-        taps = weight.flatten(2).squeeze(1).t()  # [T, O]
+        weight = lowered_weight(operator)
+        factor, bias = folded(operator, weight.factor)
+        taps = weight.whole().squeeze(2).t().to(torch.int8)  # [T, O]
         # with a multiplier m, outputs c m .. c m + m - 1 belong to channel c
         self._times = operator.out_channels // operator.in_channels
-        self._taps = [taps[:, i :: self._times].contiguous() for i in range(self._times)]
-        self._biases = [
-            None if bias is None else bias[i :: self._times].contiguous()
+        self._parts = [
+            (
+                taps[:, i :: self._times].contiguous(),
+                factor[i :: self._times].contiguous(),
+                None if bias is None else bias[i :: self._times].contiguous(),
+            )
             for i in range(self._times)
         ]
 
     def _rows(self, x: Tensor, window: Window) -> Tensor:
-        codes = self._codes(x)
-        parts = [self._part(codes, *part, window) for part in zip(self._taps, self._biases)]
+        carriers = self._carriers(x)
+        parts = [self._part(carriers, *part, window) for part in self._parts]
         return parts[0] if self._times == 1 else torch.stack(parts, 2).flatten(1)
 
-    def _part(self, codes: Codes, taps: Tensor, bias: Tensor | None, window: Window) -> Tensor:
-        group = self._encoder.group
-        if self._encoder.pixels:
-            return depthwise_pixels(codes, group, taps, window, bias, self._activation)
-        run: Any = torch.ops.codtdq.depthwise if torch.compiler.is_compiling() else _depthwise
-        y: Tensor = run(*codes, group, taps, *window, bias, self._activation)
-        return y
+    def _part(
+        self, x: Carriers, taps: Tensor, factor: Tensor, bias: Tensor | None, window: Window
+    ) -> Tensor:
+        if torch.compiler.is_compiling():
+            y: Tensor = torch.ops.codtdq.carrier_depthwise(
+                x.data, x.unit, x.unit_rows, taps, factor, *window, bias, self._activation
+            )
+            return y
+        return carrier_depthwise(x, taps, factor, window, bias, self._activation)
+
+
+def packed(weight: LoweredWeight, factor: Tensor) -> CarrierWeights:
+    """A weight in the engine's panels, with other factors."""
+    return CarrierWeights.pack(
+        weight.codes, factor, weight.multiplier, group=weight.group, bits=weight.bits
+    )
+
+
+def part_of(weight: LoweredWeight, outputs: slice) -> LoweredWeight:
+    """Some outputs of a weight."""
+    p = weight.multiplier
+    return dataclasses.replace(
+        weight,
+        codes=weight.codes[outputs],
+        factor=weight.factor[outputs],
+        multiplier=None if p is None else p[outputs],
+    )
+
+
+def doubled(weight: LoweredWeight, inputs: LoweredInput) -> LoweredWeight:
+    """The weight that meets values of two bytes: once for either."""
+    if not inputs.doubled:
+        return weight
+    whole = weight.whole().to(torch.int8).repeat(1, 1, 2)
+    return LoweredWeight(whole, weight.factor, bits=8)
 
 
 def folded(operator: BackedOperator, scale: Tensor) -> tuple[Tensor, Tensor | None]:
-    """(scales [O, ...] of the weight, bias [O]) with a batch norm that follows inside."""
+    """(factors [O] of the weight, bias [O]) with a batch norm that follows inside."""
     affine = affine_of(operator.followers)
     bias = operator._parameters["bias"]
     if affine is None:
@@ -162,8 +192,7 @@ def folded(operator: BackedOperator, scale: Tensor) -> tuple[Tensor, Tensor | No
     factor, offset = affine
     if bias is not None:
         offset = offset + bias.detach().double() * factor
-    wide = factor.view(-1, *(1 for _ in scale.shape[1:]))
-    return (scale.double() * wide).float(), offset.float()
+    return (scale.double() * factor).float(), offset.float()
 
 
 def sides(operator: Any) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Which operators the native engine takes, and how their channels are cut for it."""
+"""Which operators the native engine takes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.numerics.spec import ActivationSpec
+from codtdq.numerics.carrier import LONGEST_SUM
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.roles import kind_of
-from codtdq.schemes.lowered import (
-    MAX_GROUP,
-    GroupGrid,
-    LoweredInput,
-    LoweredWeight,
-    ProjectedForm,
-    Unlowered,
-)
-from codtdq.schemes.weights import FloatWeight
+from codtdq.schemes.lowered import LoweredInput, LoweredWeight, Unlowered
+
+MOST_TAPS = 1024  # of a depthwise kernel, whose sums are float32
 
 
 def lowered_input(operator: QuantOperator) -> LoweredInput:
@@ -36,101 +30,48 @@ def lowered_weight(operator: QuantOperator) -> LoweredWeight:
     return weight
 
 
-def weight_group(operator: QuantOperator) -> int | None:
-    """Inputs that share a scale of the weight; a depthwise operator's taps are floats anyway."""
-    weight = operator.weight_scheme.lower()
-    return None if isinstance(weight, Unlowered) else weight.group
-
-
-def not_int4(operator: QuantOperator) -> str | None:
-    """Why an operator has no product of 4-bit weights and codes at all, on any engine."""
+def not_whole(operator: QuantOperator) -> str | None:
+    """Why an operator has no product of carriers at all, on any engine."""
     weight, inputs = operator.weight_scheme.lower(), operator.input_scheme.lower()
-    taps = kind_of(operator) == "depthwise" and not isinstance(operator.weight_scheme, FloatWeight)
-    if isinstance(weight, Unlowered) and not taps:
+    if isinstance(weight, Unlowered):
         return weight.reason
     if isinstance(inputs, Unlowered):
         return inputs.reason
     if operator.compute_dtype is not torch.float32:
         return "compute_dtype is not fp32"
+    taps, each = weight.codes.shape[1], weight.codes.shape[2]
+    if taps * each > LONGEST_SUM:
+        return f"sums of {taps * each} products, more than {LONGEST_SUM}"
     return None
 
 
 def unsupported_reason(operator: QuantOperator) -> str | None:
     """Why an operator stays simulated; None if the engine takes it."""
-    reason = not_int4(operator) or _padding_reason(operator)
-    if reason is not None:
+    reason = not_whole(operator)
+    if reason is not None or isinstance(operator, nn.Linear):
         return reason
-    inputs = lowered_input(operator)
-    if isinstance(inputs, ProjectedForm):
-        return _projected_reason(operator, inputs.spec)
-    return _searched_reason(operator, inputs.grid)
+    return _convolution_reason(operator, lowered_input(operator))
 
 
-def _padding_reason(operator: Any) -> str | None:
-    if isinstance(operator, nn.Conv2d | nn.Conv1d) and padding_of(operator) is None:
+def _convolution_reason(operator: Any, inputs: LoweredInput) -> str | None:
+    if padding_of(operator) is None:
         return f"padding {operator.padding} of an even kernel is not the same on both sides"
-    return None
-
-
-def _projected_reason(operator: QuantOperator, act: ActivationSpec) -> str | None:
-    kind, groups = kind_of(operator), int(getattr(operator, "groups", 1))
-    shared = weight_group(operator)
-    if isinstance(operator, nn.Conv2d | nn.Conv1d):
-        shaped = act.tau is not None or act.zero_ratio is not None or act.percentile is not None
-        if operator.padding_mode != "zeros" and act.mode != "per_token_group" and shaped:
-            return f"padding {operator.padding_mode} would count in a range that all tokens share"
-        if groups > 1 and kind != "depthwise":
-            if shared is not None:
-                return "weight groups inside a convolution in groups"
-            if conv_group(operator, act) % 4:
-                return f"a convolution in {groups} groups of {operator.inputs} channels"
-    if act.mode == "per_channel" and kind != "depthwise":
-        return "a range per channel does not factor out of a dense product"
-    if act.mode == "per_token_group" and (act.group_size > MAX_GROUP or act.group_size % 4):
-        return f"activation groups of {act.group_size}"
-    if kind != "depthwise" and shared is not None:
-        group = product_group(operator.inputs, act, shared)
-        if group % 4:
-            return f"weight groups of {shared}, no multiple of 4"
-        if shared % group and shared < operator.inputs:
-            return f"weight groups of {shared} inside groups of {group}"
-    return None
-
-
-def _searched_reason(operator: QuantOperator, grid: GroupGrid) -> str | None:
-    kind, groups = kind_of(operator), int(getattr(operator, "groups", 1))
-    padding = getattr(operator, "padding_mode", "zeros")
-    if grid.pixels:
-        if padding != "zeros":
+    how, padding = inputs.how, operator.padding_mode
+    if padding != "zeros":
+        act = how.bounds
+        if how.ranges == "pixel":
             return f"padding {padding} would move the pixels of a group"
-        depthwise = kind == "depthwise"
-        return None if depthwise else "a step per channel does not factor out of a dense product"
-    if kind == "depthwise":
-        return "token groups in front of a depthwise convolution are only simulated"
-    if groups > 1:
-        return f"a convolution in {groups} groups"
-    if grid.group < operator.inputs and grid.group % 4:
-        return f"groups of {grid.group}, no multiple of 4"
-    weight = lowered_weight(operator)
-    if weight.group is None or weight.factor is None:
-        return "a searched grid needs a weight in groups"
-    if weight.group % stored_group(operator.inputs, grid) and weight.group < operator.inputs:
-        return f"weight groups of {weight.group} inside groups of {grid.group}"
+        if inputs.step is None and act is not None and how.ranges != "group":
+            if act.tau is not None or act.zero_ratio is not None or act.percentile is not None:
+                return f"padding {padding} would count in a range that all tokens share"
+    depthwise = kind_of(operator) == "depthwise"
+    if depthwise and math.prod(operator.kernel_size) > MOST_TAPS:
+        return (
+            f"a depthwise kernel of {math.prod(operator.kernel_size)} taps, more than {MOST_TAPS}"
+        )
+    if inputs.doubled and (depthwise or operator.groups > 1):
+        return "8-bit codes with a zero-point in front of a convolution in groups"
     return None
-
-
-def product_group(inputs: int, act: ActivationSpec, weight_group: int | None) -> int:
-    """Channels that share one integer sum."""
-    whole = -(-inputs // 4) * 4
-    if act.mode == "per_token_group":
-        # where all channels are one group, its padding need not be multiplied
-        return act.group_size if act.literal else min(act.group_size, whole)
-    return min(MAX_GROUP if weight_group is None else weight_group, whole)
-
-
-def stored_group(inputs: int, grid: GroupGrid) -> int:
-    """Room of a searched group in the codes; a single group is padded to whole words."""
-    return min(grid.group, -(-inputs // 4) * 4)
 
 
 def padding_of(operator: Any) -> tuple[int, ...] | None:
@@ -141,11 +82,3 @@ def padding_of(operator: Any) -> tuple[int, ...] | None:
         return (0,) * len(operator.kernel_size)
     total = [gap * (k - 1) for gap, k in zip(operator.dilation, operator.kernel_size)]
     return None if any(t % 2 for t in total) else tuple(t // 2 for t in total)
-
-
-def conv_group(operator: Any, act: ActivationSpec) -> int:
-    """Channels that share one integer sum in a convolution in groups: whole activation groups, or
-    whole groups of the convolution, or what divides both.
-    """
-    each = operator.in_channels // operator.groups
-    return math.gcd(each, act.group_size if act.mode == "per_token_group" else MAX_GROUP)

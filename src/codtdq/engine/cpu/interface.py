@@ -5,10 +5,10 @@ from __future__ import annotations
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from typing import Any
 
-from codtdq.numerics import carrier
+from codtdq.numerics import carrier, carry
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 # What the C header defines; `library` compares every one of them with the library.
 CONSTANTS = {
@@ -18,12 +18,10 @@ CONSTANTS = {
     "WEIGHT_OFFSET": 8,
     "MAX_GROUP": MAX_GROUP,
     "MAX_TRIALS": MAX_TRIALS,
-    "WIDE_LOWEST": -112,
-    "WIDE_HIGHEST": 127,
     "LARGEST_CARRIER": carrier.LARGEST,
     "LARGEST_MULTIPLIER": carrier.LARGEST_MULTIPLIER,
     "LONGEST_SUM": carrier.LONGEST_SUM,
-    "LEAST_STEP": carrier.LEAST_STEP,
+    "LEAST_STEP": carry.LEAST_STEP,
     "ACTIVE_C1": 1,
     "ACTIVE_C2": 2,
     "ACTIVE_GUARDED": 3,
@@ -69,32 +67,6 @@ class Quantized(Structure):
         ("codes", c_void_p),
         ("code_stride", c_int64),
         *[(name, c_void_p) for name in ("step", "radius", "active", "infeasible", "x_hat", "sums")],
-    ]
-
-
-class SearchSpec(Structure):
-    """cod_search_spec with its cod_transform."""
-
-    _fields_ = [
-        *[(name, c_int32) for name in ("bits", "group", "trials", "zero_point")],
-        ("zero_weight", c_float),
-        ("unit", c_float),
-        *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
-        ("hadamard", c_int64),
-    ]
-
-
-class Input(Structure):
-    """cod_input."""
-
-    _fields_ = [
-        ("codes", c_void_p),
-        ("code_stride", c_int64),
-        ("step", c_void_p),
-        ("sums", c_void_p),
-        ("row_groups", c_int64),
-        ("step_mode", c_int32),
-        ("wide", c_int32),
     ]
 
 
@@ -148,39 +120,40 @@ class Deform(Structure):
     ]
 
 
-class Weight(Structure):
-    """cod_weight."""
-
-    _fields_ = [
-        *[
-            (name, c_int64)
-            for name in (
-                "outputs",
-                "taps",
-                "inputs",
-                "groups",
-                "panels",
-                "panel_bytes",
-                "packed_bytes",
-                "scale_count",
-            )
-        ],
-        *[(name, c_int32) for name in ("group", "weight_group", "columns", "exact")],
-        ("packed", c_void_p),
-        ("scales", c_void_p),
-    ]
-
-
 class CarrierInput(Structure):
     """cod_carrier."""
 
-    _fields_ = [("data", c_void_p), ("stride", c_int64), ("unit", c_void_p), ("unit_rows", c_int64)]
+    _fields_ = [
+        ("data", c_void_p),
+        ("stride", c_int64),
+        ("unit", c_void_p),
+        ("unit_rows", c_int64),
+        ("unit_stride", c_int64),
+    ]
 
 
 class CarriedOutput(Structure):
     """cod_carried."""
 
-    _fields_ = [*CarrierInput._fields_, ("multiplier", c_void_p)]
+    _fields_ = [
+        ("data", c_void_p),
+        ("stride", c_int64),
+        ("unit", c_void_p),
+        ("unit_rows", c_int64),
+        ("multiplier", c_void_p),
+        ("unit_stride", c_int64),
+    ]
+
+
+class CarrySpec(Structure):
+    """cod_carry_spec with its cod_transform."""
+
+    _fields_ = [
+        *[(name, c_int32) for name in ("bits", "group", "trials", "asymmetric")],
+        ("zero_weight", c_float),
+        *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
+        ("hadamard", c_int64),
+    ]
 
 
 class CarrierWeight(Structure):
@@ -210,14 +183,12 @@ STRUCTURES = {
     "QUANT_SPEC_BYTES": QuantSpec,
     "ROWS_BYTES": Rows,
     "QUANTIZED_BYTES": Quantized,
-    "SEARCH_SPEC_BYTES": SearchSpec,
-    "INPUT_BYTES": Input,
     "OUTPUT_BYTES": Output,
     "GEOMETRY_BYTES": Geometry,
     "DEFORM_BYTES": Deform,
-    "WEIGHT_BYTES": Weight,
     "CARRIER_BYTES": CarrierInput,
     "CARRIED_BYTES": CarriedOutput,
+    "CARRY_SPEC_BYTES": CarrySpec,
     "CARRIER_WEIGHT_BYTES": CarrierWeight,
 }
 
@@ -237,49 +208,6 @@ def declare(library: Any) -> None:
         c_int32,
     ]
     library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int32]
-    library.cod_quantize_fixed.argtypes = [
-        POINTER(Rows),
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_int32,
-        c_int32,
-        POINTER(Quantized),
-        c_int32,
-    ]
-    library.cod_search_tokens.argtypes = library.cod_search_pixels.argtypes = [
-        POINTER(Rows),
-        c_int64,
-        POINTER(SearchSpec),
-        POINTER(Quantized),
-        c_int32,
-    ]
-    library.cod_weight_describe.argtypes = [
-        c_int64,
-        c_int64,
-        c_int64,
-        c_int32,
-        c_int32,
-        POINTER(Weight),
-    ]
-    library.cod_weight_pack.argtypes = [c_void_p, c_void_p, c_void_p, POINTER(Weight), c_int32]
-    library.cod_conv.argtypes = [
-        POINTER(Input),
-        POINTER(Geometry),
-        POINTER(Weight),
-        POINTER(Output),
-        c_int32,
-    ]
-    library.cod_depthwise.argtypes = [
-        POINTER(Input),
-        POINTER(Geometry),
-        c_int64,
-        c_int32,
-        c_void_p,
-        POINTER(Output),
-        c_int32,
-    ]
     library.cod_deform_rows.argtypes = [
         c_void_p,
         c_void_p,
@@ -299,6 +227,12 @@ def _declare_carriers(library: Any) -> None:
         POINTER(Rows),
         POINTER(QuantSpec),
         c_int32,
+        POINTER(CarriedOutput),
+        c_int32,
+    ]
+    library.cod_carry_tokens.argtypes = library.cod_carry_pixels.argtypes = [
+        POINTER(Rows),
+        POINTER(CarrySpec),
         POINTER(CarriedOutput),
         c_int32,
     ]

@@ -1,7 +1,7 @@
 """The engine's functions as torch operators, with shapes for tensors that have no values.
 
 `torch.ops.codtdq.*` is what a compiled or exported model calls; eager code calls the functions of
-`products` directly and saves the dispatch.
+`carry` and `carriers` directly and saves the dispatch.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codtdq.engine.cpu import deform, library, products
+from codtdq.engine.cpu import carriers, carry, deform, library, products
+from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.interface import QuantSpec
-from codtdq.engine.cpu.products import Codes, Window
-from codtdq.engine.cpu.weights import PackedWeights
+from codtdq.engine.cpu.products import Window
+from codtdq.numerics.carry import CarrySpec
+from codtdq.schemes.lowered import RowTransform
 
 _WINDOW = "int[] maps, int[] kernel, int[] stride, int[] padding, int[] dilation"
+_SEARCHED = "int bits, int group, int trials, bool asymmetric, float zero_weight"
 _SCHEMAS = {
-    "encode_groups": "(Tensor x, int stored, int bits, int group, bool literal, bool guarded, "
-    "float? percentile, float? tau, float? zero_ratio) -> (Tensor, Tensor, Tensor)",
-    "encode_fixed": "(Tensor x, int stored, int bits, Tensor radius, Tensor step) "
-    "-> (Tensor, Tensor)",
+    "carry_groups": "(Tensor x, int bits, int group, bool literal, bool guarded, "
+    "float? percentile, float? tau, float? zero_ratio, bool per_image) -> (Tensor, Tensor)",
+    "carry_tokens": f"(Tensor x, {_SEARCHED}, Tensor? shift, Tensor? scale, Tensor? order, "
+    "bool hadamard, bool per_image) -> (Tensor, Tensor)",
+    "carry_pixels": f"(Tensor x, {_SEARCHED}, bool per_channel) -> (Tensor, Tensor)",
+    "carry_fixed": "(Tensor x, int bits, Tensor step, Tensor? zero, bool per_image, "
+    "bool per_channel) -> (Tensor, Tensor)",
     "largest_magnitude": "(Tensor x, bool per_channel) -> Tensor",
-    "product": "(Tensor codes, Tensor step, Tensor sums, int bits, Tensor packed, Tensor scales, "
-    f"int[] shape, int group, int weight_group, {_WINDOW}, Tensor? bias, str activation) -> Tensor",
-    "depthwise": "(Tensor codes, Tensor step, Tensor sums, int bits, int group, Tensor taps, "
+    "carrier_product": "(Tensor data, Tensor unit, int unit_rows, Tensor packed, "
+    "Tensor multiplier, Tensor factor, int[] shape, int bits, int group, "
+    f"{_WINDOW}, Tensor? bias, str activation) -> Tensor",
+    "carrier_depthwise": "(Tensor data, Tensor unit, int unit_rows, Tensor taps, Tensor factor, "
     f"{_WINDOW}, Tensor? bias, str activation) -> Tensor",
     "deform_conv": "(Tensor x, Tensor offsets, Tensor weight, Tensor bias) -> Tensor",
 }
@@ -59,18 +66,53 @@ def quant_spec(
     )
 
 
-def encode_groups(x: Tensor, stored: int, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """(codes, steps, sums) of x; settings as in `quant_spec`."""
-    found = products.encode_groups(x, quant_spec(*settings), stored)
-    return found.codes, found.step, found.sums
+def carry_groups(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    """(data, units) of token groups; settings as in `quant_spec`, then per_image."""
+    found = carry.carry_groups(x, quant_spec(*settings[:-1]), per_image=settings[-1])
+    return found.data, found.unit
 
 
-def encode_fixed(
-    x: Tensor, stored: int, bits: int, radius: Tensor, step: Tensor
+def carry_tokens(
+    x: Tensor,
+    bits: int,
+    group: int,
+    trials: int,
+    asymmetric: bool,
+    zero_weight: float,
+    shift: Tensor | None,
+    scale: Tensor | None,
+    order: Tensor | None,
+    hadamard: bool,
+    per_image: bool,
 ) -> tuple[Tensor, Tensor]:
-    """(codes, sums) of x under given ranges."""
-    found = products.encode_fixed(x, bits, radius, step, stored)
-    return found.codes, found.sums
+    """(data, units) of token groups whose multipliers are tried, behind a transform."""
+    how = CarrySpec(bits, "group", "token", group, asymmetric, trials, zero_weight)
+    spec = carry.carry_spec(how, RowTransform(shift, scale, order, hadamard))
+    found = carry.carry_groups(x, spec, per_image=per_image)
+    return found.data, found.unit
+
+
+def carry_pixels(
+    x: Tensor,
+    bits: int,
+    group: int,
+    trials: int,
+    asymmetric: bool,
+    zero_weight: float,
+    per_channel: bool,
+) -> tuple[Tensor, Tensor]:
+    """(data, units) of pixel groups."""
+    how = CarrySpec(bits, "pixel", "image", group, asymmetric, trials, zero_weight)
+    found = carry.carry_pixels(x, carry.carry_spec(how), per_channel=per_channel)
+    return found.data, found.unit
+
+
+def carry_fixed(
+    x: Tensor, bits: int, step: Tensor, zero: Tensor | None, per_image: bool, per_channel: bool
+) -> tuple[Tensor, Tensor]:
+    """(data, units) under given steps."""
+    found = carry.carry_fixed(x, bits, step, zero, per_image=per_image, per_channel=per_channel)
+    return found.data, found.unit
 
 
 def largest_magnitude(x: Tensor, per_channel: bool) -> Tensor:
@@ -78,16 +120,16 @@ def largest_magnitude(x: Tensor, per_channel: bool) -> Tensor:
     return products.largest_magnitude(x, per_channel=per_channel).clone()
 
 
-def product(
-    codes: Tensor,
-    step: Tensor,
-    sums: Tensor,
-    bits: int,
+def carrier_product(
+    data: Tensor,
+    unit: Tensor,
+    unit_rows: int,
     packed: Tensor,
-    scales: Tensor,
+    multiplier: Tensor,
+    factor: Tensor,
     shape: list[int],
+    bits: int,
     group: int,
-    weight_group: int,
     maps: list[int],
     kernel: list[int],
     stride: list[int],
@@ -98,18 +140,18 @@ def product(
 ) -> Tensor:
     """Output rows of a dense product."""
     used = library.instruction_set() or ""
-    weights = PackedWeights(packed, scales, _three(shape), group, weight_group, used)
+    weights = carriers.CarrierWeights(packed, multiplier, factor, _three(shape), bits, group, used)
     window = _window(maps, kernel, stride, padding, dilation)
-    return products.product(Codes(codes, step, sums, bits), weights, window, bias, activation)
+    x = Carriers(data, unit, unit_rows)
+    return carriers.carrier_product(x, weights, window, bias, activation)
 
 
-def depthwise(
-    codes: Tensor,
-    step: Tensor,
-    sums: Tensor,
-    bits: int,
-    group: int,
+def carrier_depthwise(
+    data: Tensor,
+    unit: Tensor,
+    unit_rows: int,
     taps: Tensor,
+    factor: Tensor,
     maps: list[int],
     kernel: list[int],
     stride: list[int],
@@ -120,24 +162,37 @@ def depthwise(
 ) -> Tensor:
     """Output rows of a depthwise convolution."""
     window = _window(maps, kernel, stride, padding, dilation)
-    return products.depthwise(Codes(codes, step, sums, bits), group, taps, window, bias, activation)
+    x = Carriers(data, unit, unit_rows)
+    return carriers.carrier_depthwise(x, taps, factor, window, bias, activation)
 
 
-def _codes_shape(x: Tensor, stored: int) -> tuple[Tensor, Tensor]:
-    rows, count = x.numel() // x.shape[1], -(-x.shape[1] // stored)
-    return (
-        x.new_empty(rows, count * stored, dtype=torch.int8),
-        x.new_empty(rows, count, dtype=torch.int32),
-    )
+def _carried_shape(
+    x: Tensor, per_image: bool, per_channel: bool = False, width: int = 1
+) -> tuple[Tensor, Tensor]:
+    channels = x.shape[1]
+    rows = x.numel() // channels
+    units = rows
+    if per_image:
+        units = 1 if x.ndim == 2 else x.shape[0]
+    depth = channels * width
+    depth = -(-depth // 8) * 8 if depth <= 16 else -(-depth // 32) * 32
+    unit = x.new_empty(units, channels) if per_channel else x.new_empty(units)
+    return x.new_empty(rows, depth, dtype=torch.int8), unit
 
 
-def _encode_groups_shape(x: Tensor, stored: int, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-    codes, sums = _codes_shape(x, stored)
-    return codes, torch.empty_like(sums, dtype=torch.float32), sums
+def _groups_shape(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    return _carried_shape(x, settings[-1])
 
 
-def _encode_fixed_shape(x: Tensor, stored: int, *settings: Any) -> tuple[Tensor, Tensor]:
-    return _codes_shape(x, stored)
+def _pixels_shape(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    return _carried_shape(x, True, settings[-1])
+
+
+def _fixed_shape(
+    x: Tensor, bits: int, step: Tensor, zero: Tensor | None, per_image: bool, per_channel: bool
+) -> tuple[Tensor, Tensor]:
+    doubled = zero is not None and bits == 8
+    return _carried_shape(x, per_image, per_channel, 2 if doubled else 1)
 
 
 def _magnitude_shape(x: Tensor, per_channel: bool) -> Tensor:
@@ -145,15 +200,15 @@ def _magnitude_shape(x: Tensor, per_channel: bool) -> Tensor:
 
 
 def _product_shape(
-    codes: Tensor,
-    step: Tensor,
-    sums: Tensor,
-    bits: int,
+    data: Tensor,
+    unit: Tensor,
+    unit_rows: int,
     packed: Tensor,
-    scales: Tensor,
+    multiplier: Tensor,
+    factor: Tensor,
     shape: list[int],
+    bits: int,
     group: int,
-    weight_group: int,
     maps: list[int],
     kernel: list[int],
     stride: list[int],
@@ -162,16 +217,15 @@ def _product_shape(
     *rest: Any,
 ) -> Tensor:
     rows = _window(maps, kernel, stride, padding, dilation).rows
-    return scales.new_empty(rows, shape[0])
+    return factor.new_empty(rows, shape[0])
 
 
 def _depthwise_shape(
-    codes: Tensor,
-    step: Tensor,
-    sums: Tensor,
-    bits: int,
-    group: int,
+    data: Tensor,
+    unit: Tensor,
+    unit_rows: int,
     taps: Tensor,
+    factor: Tensor,
     maps: list[int],
     kernel: list[int],
     stride: list[int],
@@ -181,7 +235,7 @@ def _depthwise_shape(
     activation: str,
 ) -> Tensor:
     rows = _window(maps, kernel, stride, padding, dilation).rows
-    return taps.new_empty(rows, products.depthwise_outputs(taps.shape[1], activation))
+    return factor.new_empty(rows, products.depthwise_outputs(taps.shape[1], activation))
 
 
 def _deform_shape(x: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -198,11 +252,13 @@ def _three(values: Any) -> tuple[int, int, int]:
 
 
 for _name, _on_cpu, _on_meta in (
-    ("encode_groups", encode_groups, _encode_groups_shape),
-    ("encode_fixed", encode_fixed, _encode_fixed_shape),
+    ("carry_groups", carry_groups, _groups_shape),
+    ("carry_tokens", carry_tokens, _groups_shape),
+    ("carry_pixels", carry_pixels, _pixels_shape),
+    ("carry_fixed", carry_fixed, _fixed_shape),
     ("largest_magnitude", largest_magnitude, _magnitude_shape),
-    ("product", product, _product_shape),
-    ("depthwise", depthwise, _depthwise_shape),
+    ("carrier_product", carrier_product, _product_shape),
+    ("carrier_depthwise", carrier_depthwise, _depthwise_shape),
     ("deform_conv", deform.deform_conv, _deform_shape),
 ):
     _operators.impl(_name, _on_cpu, "CPU")

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.encoders import Encoder
 from codtdq.engine.cpu.groups import quantize_groups
-from codtdq.engine.cpu.searched import values
 from codtdq.numerics.acceleration import offer
+from codtdq.numerics.carrier import Carried
+from codtdq.numerics.carry import CarrySpec
 from codtdq.numerics.projection import Projection
 from codtdq.numerics.spec import ActivationSpec
-from codtdq.schemes.lowered import MAX_GROUP, GroupGrid
+from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS, LoweredInput
 
 
 def projected_groups(tokens: Tensor, spec: ActivationSpec) -> tuple[Tensor, Projection] | None:
@@ -33,15 +35,27 @@ def projected_groups(tokens: Tensor, spec: ActivationSpec) -> tuple[Tensor, Proj
     return x_hat, Projection(radius, step, active, infeasible)
 
 
-def searched_groups(tokens: Tensor, grid: GroupGrid) -> Tensor | None:
-    """x_hat of tokens [B, N, C] on searched grids; None where only torch can tell."""
+def carry(
+    tokens: Tensor, how: CarrySpec, step: Tensor | None, zero: Tensor | None
+) -> Carried | None:
+    """Carriers of tokens [B, N, C]; None where only torch can tell."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return None
     if tokens.dtype != torch.float32 or not tokens.numel() or not _plain_data(tokens):
         return None
-    if library.load() is None or grid.unsupported_reason() is not None:
+    grouped = how.ranges in ("group", "pixel")
+    if grouped and (how.group > MAX_GROUP or how.trials > MAX_TRIALS):
         return None
-    return values(tokens, grid)
+    if library.load() is None:
+        return None
+    channels = tokens.shape[2]
+    form = LoweredInput(how, step, zero)
+    found = Encoder(form).encode(tokens.transpose(1, 2), multipliers=True)
+    used = 2 * channels if form.doubled else channels
+    assert found.multiplier is not None
+    return Carried(
+        found.data[:, :used], found.unit, found.multiplier, found.unit_rows, form.doubled
+    )
 
 
 def _plain_data(x: Tensor) -> bool:
@@ -51,4 +65,4 @@ def _plain_data(x: Tensor) -> bool:
 def offer_twins() -> None:
     """Make both known to the reference."""
     offer("projected_groups", projected_groups)
-    offer("searched_groups", searched_groups)
+    offer("carry", carry)

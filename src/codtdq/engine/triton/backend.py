@@ -7,8 +7,9 @@ from collections.abc import Hashable
 from torch import nn
 
 from codtdq.engine.border import check_lowered
+from codtdq.engine.cpu.fit import lowered_input
 from codtdq.engine.triton import device
-from codtdq.engine.triton.executors import executor_for, projected, token_group, unsupported_reason
+from codtdq.engine.triton.executors import executor_for, unsupported_reason
 from codtdq.operators.backed import Executor
 from codtdq.operators.quantized import QuantOperator
 
@@ -49,9 +50,8 @@ class TritonBackend:
         return executor_for(operator)
 
     def sharing_key(self, operator: QuantOperator) -> Hashable:
-        """The input's form, and how its codes are laid out."""
-        form = projected(operator)
-        return form.content, token_group(form.spec), operator.inputs
+        """The input's form."""
+        return lowered_input(operator).content, operator.inputs
 
     def take_float_operators(self, model: nn.Module) -> tuple[str, ...]:
         """None."""

@@ -1,4 +1,4 @@
-"""Depthwise convolution on codes: one channel at a time, so there is no matrix product in it."""
+"""Depthwise convolution of carriers: one channel at a time, there is no matrix product in it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from codtdq.engine.triton.epilogue import finish
         "rows",
         "channels",
         "taps",
+        "unit_stride",
         "in_h",
         "in_w",
         "out_h",
@@ -24,23 +25,20 @@ from codtdq.engine.triton.epilogue import finish
         "pad_w",
         "gap_h",
         "gap_w",
-        "step_row",
-        "step_group",
     ]
 )
 def depthwise(
-    codes,
-    step,
-    zero,
+    data,
+    unit,
     weight,
+    factor,
     bias,
     y,
     rows,
     channels,
     taps,
-    code_stride,
-    step_row,
-    step_group,
+    stride,
+    unit_stride,
     in_h,
     in_w,
     out_h,
@@ -52,40 +50,37 @@ def depthwise(
     pad_w,
     gap_h,
     gap_w,
-    GROUP: tl.constexpr,
-    GROUPED: tl.constexpr,
+    OWN: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Output y float32 [rows, channels] of codes [tokens, code_stride], taps [taps, channels].
+    """Output y float32 [rows, channels] of data int8 [tokens, stride], weight [taps, channels].
 
-    GROUPED: steps (and zero-points) of token groups, read with the codes; else the steps are in the
-    taps, and zero, if any, is one number.
+    unit: float32 of each image, [images], or (OWN) of each of its channels, [images, unit_stride].
     """
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     channel = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     image = row // (out_h * out_w)
     top = (row // out_w) % out_h * stride_h - pad_h
     left = row % out_w * stride_w - pad_w
-    group = channel // GROUP
-    result = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
     for tap in range(0, taps):
         high = top + (tap // kernel_w) * gap_h
         across = left + (tap % kernel_w) * gap_w
         inside = (row < rows) & (high >= 0) & (high < in_h) & (across >= 0) & (across < in_w)
         token = (image.to(tl.int64) * in_h + high) * in_w + across
         known = inside[:, None] & (channel < channels)[None, :]
-        q = tl.load(codes + token[:, None] * code_stride + channel[None, :], mask=known, other=0)
-        value = q.to(tl.float32)
-        at = token[:, None] * step_row + group[None, :] * step_group
-        if zero is not None:
-            value -= tl.load(zero + at, mask=known, other=0).to(tl.float32)
-        if GROUPED:
-            value *= tl.load(step + at, mask=known, other=0.0)
-        w = tl.load(weight + tap * channels + channel, mask=channel < channels, other=0.0)
-        # a NaN step in the taps meets a padded pixel as 0: its absence is no number
-        result += tl.where(known, value * w[None, :], 0.0)
+        a = tl.load(data + token[:, None] * stride + channel[None, :], mask=known, other=0)
+        w = tl.load(weight + tap * channels + channel, mask=channel < channels, other=0)
+        total += a.to(tl.int32) * w.to(tl.int32)[None, :]
+    place = image[:, None] * unit_stride + channel[None, :] * 0
+    if OWN:
+        place += channel[None, :]
+    there = (row < rows)[:, None] & (channel < channels)[None, :]
+    u = tl.load(unit + place, mask=there, other=0.0)
+    v = tl.load(factor + channel, mask=channel < channels, other=0.0)
+    result = total.to(tl.float32) * (u * v[None, :])
     result = finish(result, bias, channel, channels, ACTIVATION)
     at = row.to(tl.int64)[:, None] * channels + channel[None, :]
-    tl.store(y + at, result, mask=(row < rows)[:, None] & (channel < channels)[None, :])
+    tl.store(y + at, result, mask=there)

@@ -21,41 +21,24 @@ class Block(NamedTuple):
 
     m: int  # tokens
     n: int = 32  # outputs, or channels
-    slabs: int = 1  # of 32 channels, in one step of a product under a shared range
+    slabs: int = 1  # of 32 channels, in one step of a product
     warps: int = 4
     stages: int = 2
 
 
 # (kernel, least tokens, least outputs) -> block; least first that fits, from the top
 PRODUCT: tuple[tuple[int, int, Block], ...] = (
-    (8192, 96, Block(128, 128, warps=8, stages=3)),
-    (8192, 48, Block(128, 64, warps=4, stages=3)),
-    (2048, 48, Block(64, 64, warps=4, stages=3)),
-    (2048, 0, Block(128, 32, warps=4, stages=3)),
-    (0, 48, Block(32, 64, warps=4, stages=4)),
-    (0, 0, Block(32, 32, warps=4, stages=4)),
-)
-SHARED_PRODUCT: tuple[tuple[int, int, Block], ...] = tuple(
-    (rows, outputs, block._replace(slabs=2 if block.n > 64 else 4))
-    for rows, outputs, block in PRODUCT
-)
-FUSED: tuple[tuple[int, int, Block], ...] = (
-    (2048, 65, Block(64, 128, warps=8, stages=2)),
-    (2048, 33, Block(64, 64, warps=4, stages=2)),
-    (2048, 0, Block(64, 32, warps=4, stages=2)),
-    (0, 65, Block(32, 128, warps=4, stages=2)),
-    (0, 0, Block(32, 64, warps=4, stages=2)),
+    (8192, 96, Block(128, 128, slabs=2, warps=8, stages=3)),
+    (8192, 48, Block(128, 64, slabs=4, warps=4, stages=3)),
+    (2048, 48, Block(64, 64, slabs=4, warps=4, stages=3)),
+    (2048, 0, Block(128, 32, slabs=4, warps=4, stages=3)),
+    (0, 48, Block(32, 64, slabs=4, warps=4, stages=4)),
+    (0, 0, Block(32, 32, slabs=4, warps=4, stages=4)),
 )
 DEPTHWISE: tuple[tuple[int, int, Block], ...] = (
     (2048, 64, Block(16, 64, warps=4)),
     (0, 0, Block(16, 32, warps=4)),
 )
-GROUPS: tuple[tuple[int, int, Block], ...] = (
-    (2048, 0, Block(64, warps=4)),
-    (0, 0, Block(16, warps=4)),
-)
-FIXED: tuple[tuple[int, int, Block], ...] = ((0, 0, Block(64, 32, warps=4)),)
-LARGEST: tuple[tuple[int, int, Block], ...] = ((0, 0, Block(256, 32, warps=4)),)
 
 Table = tuple[tuple[int, int, Block], ...]
 

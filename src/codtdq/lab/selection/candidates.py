@@ -12,7 +12,7 @@ from torch import nn
 from codtdq.errors import ConfigError
 from codtdq.operators import quant_operators
 from codtdq.planning import CodTdqConfig, QuantConfig, QuantPlan, make_plan
-from codtdq.schemes.projected import ProjectedRange
+from codtdq.planning.units import projected_input
 
 GROUPS = (16, 32, 64)
 TAUS: tuple[float | None, ...] = (0.5, 1.0, 2.0, None)
@@ -93,7 +93,7 @@ def apply_config(quantized: nn.Module, original: nn.Module, config: CodTdqConfig
     for name, operator in quant_operators(quantized).items():
         activation = plan.site(name).activation
         if activation is not None:
-            operator.exchange(inputs=ProjectedRange.of(activation))
+            operator.exchange(inputs=projected_input(operator, activation))
     return plan
 
 

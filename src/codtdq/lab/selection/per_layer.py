@@ -27,9 +27,9 @@ from codtdq.lab.selection.statistics import OperatorMeans
 from codtdq.numerics import ActivationResult
 from codtdq.operators import QuantOperator, listening, quant_operators
 from codtdq.planning import CodTdqConfig, Site, make_plan
+from codtdq.planning.units import projected_input
 from codtdq.progress import Progress
 from codtdq.schemes.inputs import FloatInput
-from codtdq.schemes.projected import ProjectedRange
 
 DRIFT_WEIGHT = WEIGHTS["logits"] + WEIGHTS["features"]
 
@@ -175,7 +175,7 @@ def _try(
         assert statistics is not None
         trial.means.add(statistics, on_band)
 
-    operator.exchange(inputs=ProjectedRange.of(trial.site.activation))
+    operator.exchange(inputs=projected_input(operator, trial.site.activation))
     try:
         with listening({trial.site.name: operator}, hear):
             trial.compare(exact, operator.forward(x))

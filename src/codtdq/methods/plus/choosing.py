@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from codtdq.methods.plus.equalize import equalizing_scale
 from codtdq.methods.plus.scoring import Scorer
+from codtdq.numerics.rotation import BLOCK
 from codtdq.operators.rescale import takes_shift
-from codtdq.schemes.transforms import BLOCK, Transform
+from codtdq.schemes.transforms import Transform
 
 EXPONENT = 0.5  # of a scale that the operator applies itself
 KINDS = ("shift", "scale", "order", "hadamard")

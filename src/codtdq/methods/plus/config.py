@@ -18,14 +18,14 @@ class PlusConfig(QuantConfig):
 
     base: str = ""  # a preset whose ranges stay where no ingredient replaces them; "": none stay
     everywhere: bool = True  # False: shared ranges of the base stay shared
+    scales: str = "integer"
     weight_group_size: int | None = 32  # inputs that share a scale; None: one scale per output
     # act_group_size: channels of a token, or pixels of a channel, that share a grid
     search: bool = True  # scales of weights by their error; False: the nearest that just covers
-    token_zero: str = "inside"  # zero-points of token groups: none, inside or wide
+    token_zero: str = "inside"  # zero-points of token groups: none, inside, or wide (float scales)
     pixel_zero: str = "inside"  # of pixel groups
     pixel_groups: bool = True  # for depthwise convolutions; False: token groups everywhere
     trials: int = 2  # scales that are searched per group; 1: plain minimum and maximum
-    known_units: bool = True  # of scales, from calibration; False: each image brings its own
     zero_weight: float = 0.0  # extra weight of evidence that falls to zero
     equalize: bool = True  # rescale norms
     exponents: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
@@ -38,6 +38,7 @@ class PlusConfig(QuantConfig):
     images: int = 128
 
     act_groups: ClassVar[bool] = True
+    integer_scales: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,6 +53,11 @@ class PlusConfig(QuantConfig):
             if kind not in KINDS:
                 raise ConfigError(f"transform {kind!r} is unknown; accepted: {', '.join(KINDS)}")
         for name in ("token_zero", "pixel_zero"):
+            if self.scales == "integer" and getattr(self, name) == "wide":
+                raise ConfigError(
+                    f"{name} is 'wide', which is no multiple of a signed byte; "
+                    "accepted: none, inside (or scales='float')"
+                )
             if getattr(self, name) not in ZERO_POINTS:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r}; accepted: {', '.join(ZERO_POINTS)}"

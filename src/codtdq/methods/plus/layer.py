@@ -15,7 +15,9 @@ from codtdq.methods.plus.rounding import (
     refine,
     search_scales,
 )
+from codtdq.numerics.carrier import weight_multiplier
 from codtdq.schemes.base import WeightScheme
+from codtdq.schemes.multiplied import MultipliedWeight, MultiplierFormat
 from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_rows
 
 
@@ -30,6 +32,7 @@ class LayerSettings:
     ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # of shifted targets; empty: the weight itself
     correct_bias: bool = True
     search: bool = True  # scales by their error; else the nearest that just covers
+    whole: bool = True  # scales are whole multiples of one per output; else E4M3 numbers
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ def fit_layer(
     hessian = problem.damped(DAMPING if ridge is None else max(ridge, DAMPING / 10))
     judge = problem if unseen is None else unseen
     problem = problem.means()  # all that is asked of it from here on
-    index = group_index(weight.shape, settings.group)
+    group = settings.group
+    if settings.whole and weight_multiplier(settings.bits) == 1:
+        group = 0  # multiples of such codes are no bytes
+    index = group_index(weight.shape, group)
     importance = hessian.diagonal(dim1=1, dim2=2)
     scales, scale_format = search_scales(
         target,
@@ -85,20 +91,24 @@ def fit_layer(
         settings.bits,
         signed=settings.search,
         factors=FACTORS if settings.search else (1.0,),
+        whole=settings.whole,
     )
     if settings.compensate:
         rounded = compensated_codes(target, hessian, scales, index, settings.bits)
     else:
         rounded = nearest_codes(target, scales, index, settings.bits)
     rounded = refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
-    store = GroupedWeight.from_codes(
-        rounded.codes.flatten(0, 1),
-        rounded.scales.flatten(0, 1),
-        scale_format,
-        weight.shape,
-        settings.bits,
-        settings.group,
-    )
+    codes, scales = rounded.codes.flatten(0, 1), rounded.scales.flatten(0, 1)
+    store: WeightScheme
+    if isinstance(scale_format, MultiplierFormat):
+        unit = scale_format.unit.flatten(0, 1)
+        store = MultipliedWeight.from_codes(
+            codes, scales, unit, weight.shape, settings.bits, settings.group
+        )
+    else:
+        store = GroupedWeight.from_codes(
+            codes, scales, scale_format, weight.shape, settings.bits, settings.group
+        )
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
     return FittedLayer(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))

@@ -4,14 +4,15 @@ Activations are quantized at run time, weights once; 128 calibration images, no 
 One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 
 - groups along the axis that an operator contracts (`act_group_size`): 32 channels of a token for
-  Linear and dense convolutions (`TokenGroups`), 32 pixels of a channel for depthwise ones
-  (`PixelGroups`), each with a zero-point (`token_zero`, `pixel_zero`) and an E4M3 scale (`grid`)
-  in units known beforehand (`known_units`): 4 + 12/32 bits;
+  Linear and dense convolutions (`TokenCarriers`), 32 pixels of a channel for depthwise ones
+  (`PixelCarriers`), each with a zero-point (`token_zero`, `pixel_zero`) and a whole multiplier 1..8
+  of a float32 per token or image (`scales`): 4 + 7/32 bits;
 - a range per group that weighs clipping, rounding and zeroed evidence (`trials`, `zero_weight`);
 - norms rescaled so that no channel sticks out (`equalize`, `exponents`): cancels outlier channels;
 - a transform per operator, kept only if it lowers the error on held-out rows (`transforms`,
   `margin`): channel means, scales, channel order, a 32-point Hadamard rotation;
-- weights in groups of 32 per tap, E4M3 scales (`weight_group_size`, `search`): 4 + 8/32 bits.
+- weights in groups of 32 per tap, whole multipliers of a float32 per output (`weight_group_size`,
+  `search`): 4 + 5/32 bits.
   Operators are fitted in running order, each against the inputs that the quantized network gives
   it and the outputs that the float network wants (`sequence`, `lockstep`): a ridge-shifted target
   (`ridges`, by held-out images), rounding that compensates its errors (`compensate`), coordinate
@@ -20,9 +21,10 @@ One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 `base` puts the ranges of a preset underneath, so that one ingredient can be added to the paper's
 method at a time (`base_ranges`).
 
-Products stay in the form of integer engines: y = sum over groups of s_x s_w (sum q_x q_w - z_x sum
-q_w), all codes 4 bits wide. Scales, shifts and orders fold into the operator before, or are applied
-while its output is quantized; the rotation is 5 additions per value.
+Products are those of integer engines: y = u v (sum of m (q_x - z) times p q_w), both factors signed
+bytes, one exact sum whatever the groups (`numerics.carrier`). Scales, shifts and orders fold into
+the operator before, or are applied while its output is quantized; the rotation is 5 additions per
+value.
 
 The image itself has 8 static bits, as for every method here; attention's own products stay float.
 An operator that runs several times per image (a shared head) is fitted on its first call, with the
@@ -51,18 +53,16 @@ from codtdq.methods.plus.schemes import input_scheme, sketch
 from codtdq.methods.plus.scoring import Scorer
 from codtdq.methods.plus.sequence import fit_in_order
 from codtdq.methods.plus.state import FittedFiles
-from codtdq.methods.plus.units import unit_of
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.packing import NIBBLE_BITS
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme
-from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
 from codtdq.schemes.weight_groups import FEW_CHANNELS
 from codtdq.schemes.weights import FloatWeight
 
-STATE_FORMAT = 2  # of what a stopped calibration leaves; raised when operators are fitted otherwise
+STATE_FORMAT = 3  # of what a stopped calibration leaves; raised when operators are fitted otherwise
 
 
 @register_method(
@@ -74,8 +74,8 @@ STATE_FORMAT = 2  # of what a stopped calibration leaves; raised when operators 
     evidence=OWN,
     ranges="dynamic",
     granularity="token x 32 channels; depthwise: 32 pixels x channel",
-    act_bits="4 + 12/32",
-    weight_bits="4 + 8/32",
+    act_bits="4 + 7/32 + 32/K",
+    weight_bits="4 + 5/32 + 32/K",
     description="zero-point groups along the contracted axis, equalised norms, weights rounded "
     "against the quantized network",
 )
@@ -101,6 +101,7 @@ def cod_tdq_plus(bench: Workbench) -> None:
             tuple(config.ridges),
             config.correct_bias,
             config.search,
+            config.scales == "integer",
         )
         facts = fit_in_order(bench, floating, settings, config.images, files)
     bench.notes.update(chosen)
@@ -111,7 +112,6 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
     """Fold norms, choose each operator's transform, install its input quantizer."""
     config: PlusConfig = bench.config
     rows = {name: stat.rows for name, stat in stats.items()}
-    spans = {name: (stat.low, stat.high) for name, stat in stats.items()}
     base = base_specs(bench, config.base) if config.base else {}
 
     def scheme(site: Site) -> InputScheme | None:
@@ -135,8 +135,6 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
             folded[norm] = best.parts()
             for site in readers:
                 rows[site.name] = best.tokens(rows[site.name])
-                low, high = spans[site.name]
-                spans[site.name] = best.tokens(low), best.tokens(high)
     used: dict[str, list[str]] = {}
     for site in bench.sites:
         transform = Transform()
@@ -144,10 +142,7 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
         if allowed and _is_dense(site) and not _is_float(site) and site.role != "first":
             scorer = Scorer([site], rows[site.name], scheme)
             transform = choose_transform(scorer, allowed, config.margin)
-        inputs = scheme(site)
-        if config.known_units and isinstance(inputs, TokenGroups):
-            inputs.unit = unit_of(inputs, transform, rows[site.name], *spans[site.name])
-        install_transform(bench, site, inputs, transform)
+        install_transform(bench, site, scheme(site), transform)
         if not transform.trivial:
             used[site.name] = transform.parts()
     return {"folded": folded, "transforms": used}

@@ -6,8 +6,9 @@ scales with a small sum of (W_hat - W*) H (W_hat - W*)^T over the rows:
 1. `search_scales`: of many scales per group the one with the least error under the diagonal of H.
 2. `compensated_codes`: round column after column, largest H_kk first, each error moved onto the
    columns that follow (GPTQ: Frantar et al., ICLR 2023; the scales are fixed before).
-3. `refine`: exact coordinate descent over all codes, then over all scales, a few times. A move is
-   made only if it lowers the error, so that the result is never worse than step 2.
+3. `refine`: exact coordinate descent over all codes, then over all scales (and the unit of whole
+   multiples), a few times. A move is made only if it lowers the error, so that the result is never
+   worse than step 2.
 
 Columns are taken in blocks: corrections outside a block wait for one matrix product.
 """
@@ -20,9 +21,12 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.plus.moments import cholesky
-from codtdq.numerics.affine import code_limits, encode_shifted
+from codtdq.numerics.affine import EPS, encode_shifted
+from codtdq.numerics.carrier import weight_limits
+from codtdq.schemes.multiplied import MultiplierFormat
 from codtdq.schemes.weight_groups import ScaleFormat
 
+Format = ScaleFormat | MultiplierFormat
 BLOCK = 64
 FACTORS = tuple(1.15 - 0.05 * i for i in range(14))  # of the scale that just covers a group
 
@@ -54,9 +58,13 @@ def search_scales(
     *,
     signed: bool = True,
     factors: tuple[float, ...] = FACTORS,
-) -> tuple[Tensor, ScaleFormat]:
-    """Scales [G, O, groups] and their format; importance: [G, K], the diagonal of H."""
-    low, high = code_limits(bits, True)
+    whole: bool = True,
+) -> tuple[Tensor, Format]:
+    """Scales [G, O, groups] and their format; importance: [G, K], the diagonal of H.
+
+    whole: scales are whole multiples of one per output, else E4M3 numbers.
+    """
+    low, high = weight_limits(bits)
     width = int(torch.bincount(index).max())
     place = _places(index)
     groups = int(index.max()) + 1
@@ -68,23 +76,33 @@ def search_scales(
     cover = torch.maximum(top / high, bottom / low)  # the smallest scale that clips nothing
     turned = torch.maximum(-bottom / high, top / -low)  # the same on the grid turned round
     bases = [cover, -turned] if signed else [cover]
-    scale_format = ScaleFormat.covering(torch.stack(bases))
-    best: Tensor | None = None
-    error: Tensor | None = None
-    for base in bases:
-        for factor in factors:
-            scales = scale_format.round(base * factor)
-            step = scales.unsqueeze(-1)
-            zero = torch.zeros_like(step)
-            values = encode_shifted(cells, step, zero, low, high).mul_(step)
+    candidates = [base * factor for base in bases for factor in factors]
+
+    def best_of(scales: list[Tensor]) -> Tensor:
+        best = error = None
+        for tried in scales:
+            step = tried.unsqueeze(-1)
+            values = encode_shifted(cells, step, torch.zeros_like(step), low, high).mul_(step)
             total = values.sub_(cells).square_().mul_(costs).sum(-1)
             if best is None or error is None:
-                best, error = scales, total
+                best, error = tried, total
             else:
                 better = total < error
-                best, error = torch.where(better, scales, best), torch.where(better, total, error)
-    assert best is not None
-    return best, scale_format
+                best, error = torch.where(better, tried, best), torch.where(better, total, error)
+        assert best is not None
+        return best
+
+    if not whole:
+        stored = ScaleFormat.covering(torch.stack(bases))
+        return best_of([stored.round(scales) for scales in candidates]), stored
+    free = best_of([_apart(scales) for scales in candidates])
+    multiples = MultiplierFormat.covering(free, bits)
+    return best_of(multiples.candidates(free)), multiples
+
+
+def _apart(scales: Tensor) -> Tensor:
+    """Scales of either sign, not zero."""
+    return scales.abs().clamp(min=EPS).copysign(scales)
 
 
 def nearest_codes(weight: Tensor, scales: Tensor, index: Tensor, bits: int) -> Rounded:
@@ -124,12 +142,7 @@ def compensated_codes(
 
 
 def refine(
-    rounded: Rounded,
-    weight: Tensor,
-    hessian: Tensor,
-    bits: int,
-    scale_format: ScaleFormat,
-    sweeps: int,
+    rounded: Rounded, weight: Tensor, hessian: Tensor, bits: int, scale_format: Format, sweeps: int
 ) -> Rounded:
     """Coordinate descent over codes and scales, `sweeps` times."""
     index = rounded.index
@@ -139,7 +152,20 @@ def refine(
         pull = hessian @ (codes * step - weight.mT)  # [G, K, O]: half the gradient of the error
         _descend_codes(codes, step, pull, hessian, bits)
         _descend_scales(codes, scales, pull, hessian, index, scale_format)
+        if isinstance(scale_format, MultiplierFormat):
+            values = codes * scales[:, index]
+            growth = _best_growth(values, weight.mT, hessian)  # [G, O]
+            scales *= growth.unsqueeze(1)
+            scale_format.unit = scale_format.unit * growth.unsqueeze(-1)
     return Rounded(codes.mT.contiguous(), scales.mT.contiguous(), index)
+
+
+def _best_growth(values: Tensor, weight: Tensor, hessian: Tensor) -> Tensor:
+    """The factor [G, O] of each output of W_hat [G, K, O] with the least error."""
+    pulled = hessian @ values
+    wanted, own = (pulled * weight).sum(1), (pulled * values).sum(1)
+    growth = wanted / own.clamp(min=1e-30)
+    return torch.where((own > 0) & (growth > 0), growth, torch.ones_like(growth))
 
 
 def quadratic_error(values: Tensor, weight: Tensor, hessian: Tensor) -> float:
@@ -172,7 +198,7 @@ def _descend_scales(
     pull: Tensor,
     hessian: Tensor,
     index: Tensor,
-    scale_format: ScaleFormat,
+    scale_format: Format,
 ) -> None:
     """Give every scale [G, groups, O] its best value in turn; `pull` follows for later groups."""
     ends = torch.bincount(index).cumsum(0).tolist()  # groups are runs of columns
@@ -180,8 +206,8 @@ def _descend_scales(
         part = codes[:, start:stop]
         slope = (part * pull[:, start:stop]).sum(1)
         bend = ((hessian[:, start:stop, start:stop] @ part) * part).sum(1)
-        change = scale_format.round(scales[:, group] - slope / bend.clamp(min=1e-30))
-        change = change - scales[:, group]
+        wanted = scales[:, group] - slope / bend.clamp(min=1e-30)
+        change = scale_format.round(wanted.unsqueeze(-1)).squeeze(-1) - scales[:, group]
         # the scale that can be stored is not the optimum: it must still be an improvement
         gain = 2 * change * slope + change.square() * bend
         change = torch.where((gain < 0) & (bend > 0), change, torch.zeros_like(change))
@@ -190,7 +216,7 @@ def _descend_scales(
 
 
 def _encode(weight: Tensor, step: Tensor, bits: int) -> Tensor:
-    return encode_shifted(weight, step, torch.zeros_like(step), *code_limits(bits, True))
+    return encode_shifted(weight, step, torch.zeros_like(step), *weight_limits(bits))
 
 
 def _places(index: Tensor) -> Tensor:

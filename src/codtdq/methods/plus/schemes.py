@@ -10,10 +10,13 @@ from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics import ActivationSpec
 from codtdq.planning.plan import Site
+from codtdq.planning.units import projected_input, unit_of
 from codtdq.schemes.base import InputScheme
+from codtdq.schemes.carried import PixelCarriers, StaticCarriers, TokenCarriers
 from codtdq.schemes.inputs import StaticUniform
+from codtdq.schemes.multiplied import MultipliedWeight
 from codtdq.schemes.pixel_groups import PixelGroups
-from codtdq.schemes.projected import GROUPED, ProjectedRange
+from codtdq.schemes.projected import GROUPED
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.weight_groups import FEW_CHANNELS, GroupedWeight
 
@@ -27,6 +30,8 @@ def input_scheme(
     assert site.act_bits is not None
     if site.role == "first":
         low, high = stat.low.min().reshape(1), stat.high.max().reshape(1)
+        if config.scales == "integer":
+            return StaticCarriers.spanning(low, high, site.act_bits, unit_of(site.module, "tensor"))
         return StaticUniform.spanning(low, high, site.act_bits)
     pixels = (
         config.pixel_groups
@@ -37,16 +42,16 @@ def input_scheme(
         shared = base.mode != GROUPED and not config.everywhere
         if shared or (config.trials == 1 and config.token_zero == "none"):
             mode = base.mode if shared else GROUPED
-            return ProjectedRange.of(dataclasses.replace(base, mode=mode, bits=site.act_bits))
-    scheme = PixelGroups if pixels else TokenGroups
-    return scheme(
-        site.act_bits,
-        site.activation.group_size,
-        config.trials,
-        config.zero_weight,
-        config.pixel_zero if pixels else config.token_zero,
-        stat.positions,
-    )
+            spec = dataclasses.replace(base, mode=mode, bits=site.act_bits, scales=config.scales)
+            return projected_input(site.module, spec)
+    zero_point = config.pixel_zero if pixels else config.token_zero
+    settings = site.act_bits, site.activation.group_size, config.trials, config.zero_weight
+    if config.scales == "float":
+        scheme = PixelGroups if pixels else TokenGroups
+        return scheme(*settings, zero_point, stat.positions)
+    carriers = PixelCarriers if pixels else TokenCarriers
+    unit = unit_of(site.module, carriers.ranges)
+    return carriers(*settings, zero_point == "inside", stat.positions, unit)
 
 
 def weight_group(site: Site) -> int:
@@ -63,8 +68,7 @@ def sketch(bench: Workbench) -> None:
         store = None
         if site.weight_bits is not None:
             group = weight_group(site)
-            store = GroupedWeight.blank(site.float_weight.shape, site.weight_bits, group)
+            kind = MultipliedWeight if config.scales == "integer" else GroupedWeight
+            store = kind.blank(site.float_weight.shape, site.weight_bits, group)
         scheme = input_scheme(site, stats[site.name], config, base.get(site.name))
-        if config.known_units and isinstance(scheme, TokenGroups):
-            scheme.unit = 1.0  # any: it travels with the model, not with the activations
         bench.install(site, inputs=scheme, weight=store, blank=True)

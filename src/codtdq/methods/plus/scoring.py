@@ -66,7 +66,12 @@ class Scorer:
             index = torch.arange(weight.shape[1]) // (group or weight.shape[1])
             power = x.square().mean(0, keepdim=True)
             scales, _ = search_scales(
-                weight[None], power, index, site.weight_bits, factors=_FACTORS
+                weight[None],
+                power,
+                index,
+                site.weight_bits,
+                factors=_FACTORS,
+                whole=site.weight.scales == "integer",
             )
             w_hat = nearest_codes(weight[None], scales, index, site.weight_bits).values[0]
         wanted = x @ weight.T

@@ -6,28 +6,32 @@ import gpu_cases
 import pytest
 import torch
 
+from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.products import Window
-from codtdq.engine.triton import encoders, products, tables
-from codtdq.engine.triton.launch import Launch, launch, recorded
+from codtdq.engine.triton import products, tables
+from codtdq.engine.triton.launch import Launch, recorded
 from codtdq.engine.triton.offline import compile_for
 from codtdq.engine.triton.weights import GpuWeights
-from codtdq.numerics.spec import ActivationSpec
+from codtdq.schemes.lowered import LoweredWeight
 
 pytestmark = gpu_cases.compiled
 
 CAPABILITIES = (80, 89, 90)
-PAPER = ActivationSpec()
-GUARDED = ActivationSpec(projection="guarded")
 
 
-def _x(rows, channels):
-    return torch.empty(rows, channels, device="meta")
+def _carriers(rows, channels, images=0, own=False):
+    shape = (images, channels) if own else (images or rows,)
+    data = torch.empty(rows, channels, dtype=torch.int8, device="meta")
+    return Carriers(data, torch.empty(shape, device="meta"), rows if images else 1)
 
 
-def _weights(outputs, taps, inputs, per=None):
+def _weights(outputs, taps, inputs, group=None, bits=4):
     codes = torch.zeros(outputs, taps, inputs, dtype=torch.int8)
-    count = 1 if per is None else taps * -(-inputs // per)
-    return GpuWeights.pack(codes, torch.ones(outputs, count), 32, per)
+    p = None
+    if group is not None:
+        p = torch.ones(outputs, taps, -(-inputs // group), dtype=torch.int8)
+    weight = LoweredWeight(codes, torch.ones(outputs), p, group, bits)
+    return GpuWeights.pack(weight, weight.factor)
 
 
 def _shape(least_rows, least_outputs):
@@ -36,93 +40,40 @@ def _shape(least_rows, least_outputs):
 
 
 def _product(rows, outputs, mode):
-    window = Window((1, 1, rows))
-    weights, bias = _weights(outputs, 1, 256), torch.empty(outputs, device="meta")
+    bias = torch.empty(outputs, device="meta")
+    window, x, weights = Window((1, 1, rows)), _carriers(rows, 256), None
     if mode == "3x3":
         window = Window((1, 1, rows), (3, 3), (1, 1), (1, 1))
-        weights = _weights(outputs, 9, 256)
-    if mode == "weight groups":
-        weights = _weights(outputs, 1, 256, 64)
-    x = _x(rows, 256)
-    if mode == "shared":
-        codes = encoders.encode_fixed(x, 4, torch.ones(1), torch.ones(1))
-    else:
-        codes = encoders.encode_groups(x, PAPER, zero_point=mode == "zero-points")
-    products.product(codes, weights, window, bias, "gelu")
+        x, weights = _carriers(rows, 256, 1), _weights(outputs, 9, 256, 32)
+    if mode == "groups":
+        weights = _weights(outputs, 1, 256, 32)
+    if mode == "bytes":
+        weights = _weights(outputs, 1, 256, bits=8)
+    if weights is None:
+        weights = _weights(outputs, 1, 256)
+    products.product(x, weights, window, bias, "gelu")
+
+
+def _depthwise(rows, channels, own):
+    x, taps = _carriers(rows, channels, 1, own), torch.empty(9, channels, dtype=torch.int8)
+    window = Window((1, 1, rows), (3, 3), (1, 1), (1, 1))
+    products.depthwise(
+        x, taps.to("meta"), torch.empty(channels, device="meta"), window, None, "gelu"
+    )
 
 
 def _cases():
     """(name, function that launches it) for every row of every table."""
     for rows, outputs, block in tables.PRODUCT:
-        shape = _shape(rows, outputs)
-        yield f"linear {block.m}x{block.n}", lambda s=shape: _product(*s, "groups")
-        yield f"conv {block.m}x{block.n}", lambda s=shape: _product(*s, "3x3")
-    top = _shape(*tables.PRODUCT[0][:2])
-    yield "linear, zero-points", lambda: _product(*top, "zero-points")
-    yield "linear, weight groups", lambda: _product(*top, "weight groups")
-    for rows, outputs, block in tables.SHARED_PRODUCT:
-        shape = _shape(rows, outputs)
-        yield f"shared {block.m}x{block.n}", lambda s=shape: _product(*s, "shared")
-    for rows, outputs, block in tables.FUSED:
-        shape = _shape(rows, outputs)
-        for name, spec in (("paper", PAPER), ("guarded", GUARDED)):
-            yield (
-                f"fused {block.m}x{block.n} {name}",
-                lambda s=shape, q=spec: products.fused_linear(
-                    _x(s[0], 256), q, _weights(s[1], 1, 256), None, "none"
-                ),
-            )
+        for mode in ("plain", "groups", "3x3", "bytes"):
+            shape = _shape(rows, outputs)
+            yield f"{mode} {block.m}x{block.n}", lambda s=shape, m=mode: _product(*s, m)
     for rows, channels, block in tables.DEPTHWISE:
-        for grouped in (True, False):
+        for own in (True, False):
             yield (
-                f"depthwise {block.m}x{block.n} {'groups' if grouped else 'shared'}",
-                (lambda s=_shape(rows, channels), g=grouped: _depthwise(*s, g)),
+                f"depthwise {block.m}x{block.n} {'units of channels' if own else 'one unit'}",
+                (lambda s=_shape(rows, channels), o=own: _depthwise(*s, o)),
             )
-    for rows, _, block in tables.GROUPS:
-        for name, spec in (("paper", PAPER), ("guarded", GUARDED)):
-            yield (
-                f"quantizer {block.m} {name}",
-                (lambda r=max(rows, 4), q=spec: encoders.encode_groups(_x(r, 32), q)),
-            )
-    yield (
-        "quantizer of maps",
-        lambda: encoders.encode_groups(torch.empty(4, 64, 96, device="meta"), PAPER),
-    )
-    yield (
-        "quantizer, zero-points",
-        lambda: encoders.encode_groups(_x(64, 64), PAPER, zero_point=True),
-    )
-    for per_channel in (False, True):
-        name = f"one range per {'channel' if per_channel else 'tensor'}"
-        yield f"largest magnitude, {name}", lambda p=per_channel: _dynamic(p, 0)
-        yield f"quantizer, {name}", lambda p=per_channel: _dynamic(p, 1)
-    yield (
-        "quantizer, a given range",
-        lambda: encoders.encode_fixed(_x(64, 64), 4, torch.ones(1), torch.ones(1), checked=True),
-    )
-    yield (
-        "quantizer, groups of 128",
-        lambda: encoders.encode_groups(_x(64, 256), ActivationSpec(group_size=128)),
-    )
-
-
-def _dynamic(per_channel, place):
-    """One of the two kernels behind a range that tokens share."""
-    with recorded() as launches:
-        encoders.encode_dynamic(_x(64, 64), 4, per_channel=per_channel)
-    one = launches[place]
-    launch(one.kernel, one.grid, one.arguments, one.constants, one.block)
-
-
-def _depthwise(rows, channels, grouped):
-    x = _x(rows, channels)
-    if grouped:
-        codes = encoders.encode_groups(x, PAPER)
-    else:
-        codes = encoders.encode_fixed(x, 4, torch.ones(channels), torch.ones(channels))
-    taps = torch.empty(9, channels, device="meta")
-    codes = codes._replace(step=codes.step.to("meta"))
-    products.depthwise(codes, taps, Window((1, 1, rows), (3, 3), (1, 1), (1, 1)), None, "gelu")
 
 
 CASES = dict(_cases())
@@ -143,13 +94,14 @@ def test_compiles_without_spills(name, capability):
 
 
 def test_a_slab_is_one_instruction():
-    """A dot over 32 channels of 16 x 8 outputs is one m16n8k32: 16 of them fill a warp's tile."""
+    """A dot over 32 channels of 16 x 8 outputs is one m16n8k32."""
     with recorded() as launches:
-        _product(8192, 128, "groups")
+        _product(8192, 128, "plain")
     built = compile_for(launches[-1], 89)
     assert "mma.sync.aligned.m16n8k32.row.col" in built.ptx
     block = launches[-1].block
-    assert built.tensor_core == block.m * block.n // (16 * 8) // block.warps
+    tiles = block.m * block.n // (16 * 8) // block.warps
+    assert built.tensor_core % tiles == 0 and built.tensor_core >= block.slabs * tiles
 
 
 class _Tight(Launch):
@@ -173,19 +125,7 @@ def test_every_operator_of_the_models_has_a_kernel_and_a_block(name, preset):
 
     survey = quantized_survey(name, 4, preset)
     assert not survey.fallbacks
-    shipped = {
-        block
-        for table in (
-            tables.PRODUCT,
-            tables.SHARED_PRODUCT,
-            tables.FUSED,
-            tables.DEPTHWISE,
-            tables.GROUPS,
-            tables.FIXED,
-            tables.LARGEST,
-        )
-        for _, _, block in table
-    }
+    shipped = {block for table in (tables.PRODUCT, tables.DEPTHWISE) for _, _, block in table}
     assert len(survey.launches) > 0.9 * len(survey.operators)  # a few are never called
     for launches in survey.launches.values():
         assert {started.block for started in launches} <= shipped

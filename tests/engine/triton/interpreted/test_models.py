@@ -7,10 +7,8 @@ import torch
 import codtdq
 from codtdq.data import open_dataset
 from codtdq.engine import backend_of, use_backend
-from codtdq.engine.triton import reference
 from codtdq.evaluation import evaluate
 from codtdq.operators import quant_operators
-from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat
 from small_nets import simulate
 
 pytestmark = gpu_cases.interpreted
@@ -20,39 +18,20 @@ IMAGES = 4
 
 
 class InStep:
-    """The executor of an operator, beside its simulation on the same input.
-
-    The network goes on with the simulated values, so a code that flips at a tie in one operator
-    does not reach the next. Products are given the codes of the reference: they have no ties.
-    """
+    """The executor of an operator, beside its simulation on the same input."""
 
     def __init__(self, operator):
-        self.operator, self.run = operator, operator.executor
-        self.errors, self.fused_errors, self.other_codes = [], [], 0.0
-        if operator.site.activation.mode == "per_token_group":
-            self.encode, self.run._encode = self.run._encode, self.codes_of_the_reference
-
-    def codes_of_the_reference(self, x):
-        found = self.encode(x)
-        codes, step = reference.quantize_groups(x, self.operator.site.activation)
-        self.other_codes = float((found.codes != codes).float().mean())
-        return found._replace(codes=codes.contiguous(), step=step.contiguous())
+        self.operator, self.run, self.same = operator, operator.executor, []
 
     def __call__(self, x):
         backend, self.operator.backend = self.operator.backend, None
         expected = self.operator(x)
         self.operator.backend = backend
-
-        def error():
-            return float((self.run(x) - expected).norm() / expected.norm().clamp(min=1e-12))
-
-        if getattr(self.run, "_fused", False):  # both ways: as it is, and apart with given codes
-            self.fused_errors.append(error())
-            self.run._fused = False
-            self.errors.append(error())
-            self.run._fused = True
+        found = self.run(x)
+        if self.operator.followers:  # a norm is folded, GELU has another polynomial
+            self.same.append(torch.allclose(found, expected, rtol=1e-4, atol=1e-4))
         else:
-            self.errors.append(error())
+            self.same.append(torch.equal(found, expected))
         return expected
 
 
@@ -71,15 +50,11 @@ def test_every_operator_in_step_with_the_simulation(name, preset, shape_sized_bl
         operator.executor = InStep(operator)
     found = evaluate(model, data).metrics
     pairs = {place: operator.executor for place, operator in quant_operators(model).items()}
-    called = {place: pair for place, pair in pairs.items() if pair.errors}
+    called = {place: pair for place, pair in pairs.items() if pair.same}
     assert len(called) > 0.9 * len(pairs)  # a few are never called
-    for place, pair in called.items():
-        assert max(pair.errors) <= 1e-5, place
-        assert pair.other_codes <= 1e-3, place
-        # inside one kernel the codes are not to be had: a few at a tie may differ
-        assert max(pair.fused_errors, default=0.0) <= 1e-2, place
-    fused = [max(pair.fused_errors) for pair in called.values() if pair.fused_errors]
-    assert fused and sorted(fused)[int(0.8 * len(fused))] <= 1e-5
+    assert all(all(pair.same) for pair in called.values()), [
+        place for place, pair in called.items() if not all(pair.same)
+    ]
     for metric, value in expected.items():
         assert abs(found[metric] - value) <= TOLERANCE, metric
 
@@ -107,24 +82,6 @@ def test_one_dimensional_convolutions(shape_sized_blocks):
     net = torch.nn.Sequential(torch.nn.Conv1d(20, 12, 3, stride=2, padding=1)).eval()
     quantized = simulate(net, codtdq.preset("cod-tdq", first_layer="quantize"))
     x = torch.randn(2, 20, 11)
-    with torch.no_grad():
-        expected = quantized(x)
-        record = use_backend(quantized, "triton", example=x)
-        assert not record.fallbacks
-        torch.testing.assert_close(quantized(x), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_scales_of_weight_groups_are_multiplied_by_their_unit(shape_sized_blocks):
-    """A weight whose scales are E4M3 numbers times one float, behind ranges of token groups."""
-    net = torch.nn.Sequential(torch.nn.Linear(64, 24)).eval()
-    quantized = simulate(net, codtdq.preset("dstg-only"))
-    generator = torch.Generator().manual_seed(0)
-    codes = torch.randint(-8, 8, (24, 64), generator=generator).float()
-    scales = torch.rand(24, 2, generator=generator) + 0.5
-    unit = ScaleFormat(torch.tensor([0.037]))
-    weight = GroupedWeight.from_codes(codes, scales * 0.037, unit, (24, 64), 4, 32)
-    quantized[0].exchange(weight=weight)
-    x = torch.randn(5, 64, generator=generator)
     with torch.no_grad():
         expected = quantized(x)
         record = use_backend(quantized, "triton", example=x)

@@ -1,173 +1,125 @@
-"""The product kernels in Triton's interpreter, against float64 on the same codes."""
+"""The product kernels in Triton's interpreter: the bits of the reference."""
 
 import gpu_cases
 import pytest
 import torch
-from gpu_cases import PRODUCT_TOLERANCE, awkward
 
+from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.products import Window
-from codtdq.engine.triton import encoders, products, reference
-from codtdq.engine.triton.weights import GpuWeights, group_obstacle, weight_group_obstacle
-from codtdq.numerics.affine import step_of
-from codtdq.numerics.spec import ActivationSpec
+from codtdq.engine.triton import products
+from codtdq.engine.triton.weights import GpuWeights
+from codtdq.numerics import carrier
+from codtdq.schemes.lowered import LoweredWeight
 
 pytestmark = gpu_cases.interpreted
 
 
-def weights(outputs, taps, inputs, per=None, seed=1):
-    """(codes, scales, the float64 weight) of random 4-bit weights."""
+def whole(low, high, *shape, seed):
     generator = torch.Generator().manual_seed(seed)
-    codes = torch.randint(-8, 8, (outputs, taps, inputs), generator=generator).to(torch.int8)
-    count = 1 if per is None else taps * -(-inputs // per)
-    scale = torch.rand(outputs, count, generator=generator) + 0.1
-    if per is None:
-        return codes, scale, codes.double() * scale.double().unsqueeze(-1)
-    spread = scale.double().unflatten(1, (taps, -1)).repeat_interleave(per, -1)[..., :inputs]
-    return codes, scale, codes.double() * spread
+    return torch.randint(low, high + 1, shape, generator=generator)
 
 
-def check(found, expected, tolerance=PRODUCT_TOLERANCE):
-    assert torch.equal(found.isnan(), expected.isnan())
-    live = expected.isfinite()
-    error = (found.double() - expected).abs()[live].max() / expected[live].abs().max()
-    assert error <= tolerance, float(error)
+def weights(outputs, taps, inputs, group=None, bits=4, seed=1):
+    """A random weight, multipliers of both signs."""
+    most = 127 if bits == 8 else 7
+    codes = whole(-most, most, outputs, taps, inputs, seed=seed).to(torch.int8)
+    factor = torch.rand(outputs, generator=torch.Generator().manual_seed(seed)) + 0.1
+    if group is None:
+        return LoweredWeight(codes, factor, bits=bits)
+    p = whole(1, 15, outputs, taps, -(-inputs // group), seed=seed + 1)
+    p = p * (2 * whole(0, 1, *p.shape, seed=seed + 2) - 1)
+    return LoweredWeight(codes, factor, p.to(torch.int8), group)
 
 
-def quantized(x, mode, group=32):
-    if mode == "groups":
-        return encoders.encode_groups(x, ActivationSpec(group_size=group))
-    if mode == "zero-points":
-        return encoders.encode_groups(x, ActivationSpec(group_size=group), zero_point=True)
-    radius = x.abs().max().reshape(1)
-    codes = encoders.encode_fixed(x, 4, radius, step_of(radius, 4))
-    if mode == "shared zero-point":
-        return codes._replace(zero=torch.tensor([3], dtype=torch.int32))
-    return codes
+def carriers(rows, channels, unit_rows, own=False, seed=2):
+    """(for the kernels, for the reference)."""
+    data = whole(-127, 127, rows, channels, seed=seed).to(torch.int8)
+    data[::5], data[1::7] = 127, -127
+    shape = (-(-rows // unit_rows), channels) if own else (-(-rows // unit_rows),)
+    unit = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) + 0.01
+    unit[0] = float("nan")
+    padded = torch.nn.functional.pad(data, (0, -channels % 32)).contiguous()
+    one = torch.ones(1, dtype=torch.uint8)
+    return Carriers(padded, unit, unit_rows), carrier.Carried(data, unit, one, unit_rows)
 
 
-MODES = ("groups", "zero-points", "shared", "shared zero-point")
+def check(found, expected, activation="none"):
+    if activation == "relu":
+        expected = torch.where(expected < 0, 0.0, expected)
+    assert torch.equal(found.isnan(), expected.isnan()) and expected.isnan().any()
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(33, 70, 21), (1, 32, 1), (40, 3, 65)])
-def test_linear(mode, rows, inputs, outputs):
-    x = awkward(rows, inputs, seed=2) + (0.5 if "zero" in mode else 0.0)
-    found = quantized(x, mode)
-    codes, scale, weight = weights(outputs, 1, inputs)
-    bias = torch.randn(outputs)
-    window = Window((1, 1, rows))
-    values = reference.values_of(found.codes, found.step, 32, inputs, found.zero)
-    expected = reference.product(values, weight, window, bias, "none")
-    packed = GpuWeights.pack(codes, scale, 32)
-    check(products.product(found, packed, window, bias, "none"), expected)  # blocks as shipped
-
-
-@pytest.mark.parametrize("group", [8, 20, 64, 96])
-def test_other_groups(group, shape_sized_blocks):
-    x, window = awkward(6, 130), Window((1, 1, 6))
-    found = quantized(x, "groups", group)
-    codes, scale, weight = weights(18, 1, 130)
-    values = reference.values_of(found.codes, found.step, group, 130)
-    packed = GpuWeights.pack(codes, scale, group)
-    check(
-        products.product(found, packed, window, None, "none"),
-        reference.product(values, weight, window, None, "none"),
-    )
-
-
-@pytest.mark.parametrize("mode", ["groups", "zero-points", "shared"])
-@pytest.mark.parametrize("per", [32, 64])
-def test_weight_groups(mode, per, shape_sized_blocks):
-    x, window = awkward(6, 100), Window((1, 2, 3), (3, 1), (1, 1), (1, 0))
-    found = quantized(x, mode)
-    codes, scale, weight = weights(10, 3, 100, per)
-    values = reference.values_of(found.codes, found.step, 32, 100, found.zero)
-    packed = GpuWeights.pack(codes, scale, 32, per)
-    check(
-        products.product(found, packed, window, None, "none"),
-        reference.product(values, weight, window, None, "none"),
-    )
+@pytest.mark.parametrize(("group", "bits"), [(None, 4), (32, 4), (64, 4), (16, 4), (None, 8)])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(33, 70, 21), (3, 32, 1), (40, 3, 65)])
+def test_linear(group, bits, rows, inputs, outputs):
+    x, plain = carriers(rows, inputs, 1)
+    weight, bias = weights(outputs, 1, inputs, group, bits), torch.randn(outputs)
+    packed = GpuWeights.pack(weight, weight.factor)
+    expected = carrier.linear(plain, weight.whole(), weight.factor, bias)
+    check(products.product(x, packed, Window((1, 1, rows)), bias, "none"), expected)
 
 
 WINDOWS = {
     "3x3": Window((2, 5, 6), (3, 3), (1, 1), (1, 1)),
-    "dilated": Window((1, 7, 7), (3, 3), (1, 1), (4, 4), (4, 4)),
-    "strided, no padding": Window((1, 8, 8), (4, 4), (4, 4)),
-    "7x7 stride 4": Window((1, 9, 11), (7, 7), (4, 4), (3, 3)),
-    "1x5, uneven strides": Window((1, 4, 9), (1, 5), (2, 3), (0, 2)),
-    "1x1 stride 2": Window((1, 5, 5), (1, 1), (2, 2)),
+    "dilated": Window((2, 7, 7), (3, 3), (1, 1), (4, 4), (4, 4)),
+    "strided, no padding": Window((2, 8, 8), (4, 4), (4, 4)),
+    "7x7 stride 4": Window((2, 9, 11), (7, 7), (4, 4), (3, 3)),
+    "1x5, uneven strides": Window((2, 4, 9), (1, 5), (2, 3), (0, 2)),
+    "1x1 stride 2": Window((2, 5, 5), (1, 1), (2, 2)),
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_convolution(mode, window, shape_sized_blocks):
-    batch, height, width = window.maps
-    x = awkward(batch * height * width, 34, seed=3)
-    found = quantized(x, mode)
-    codes, scale, weight = weights(17, window.kernel[0] * window.kernel[1], 34)
-    bias = torch.randn(17)
-    values = reference.values_of(found.codes, found.step, 32, 34, found.zero)
-    packed = GpuWeights.pack(codes, scale, 32)
-    check(
-        products.product(found, packed, window, bias, "relu"),
-        reference.product(values, weight, window, bias, "relu"),
-    )
+def convolved(plain, weight, window, bias, groups=1):
+    height, width = window.padding
+    return carrier.convolution(
+        plain,
+        window.maps,
+        weight.whole(),
+        window.kernel,
+        weight.factor,
+        bias,
+        stride=window.stride,
+        pads=(width, width, height, height),
+        dilation=window.dilation,
+        groups=groups,
+    )[0]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["3x3", "dilated", "1x5, uneven strides"])
-def test_depthwise(mode, name, shape_sized_blocks):
+@pytest.mark.parametrize("group", [None, 32])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_convolution(group, name, shape_sized_blocks):
     window = WINDOWS[name]
-    batch, height, width = window.maps
-    x = awkward(batch * height * width, 40, seed=4)
-    found = quantized(x, mode)
-    taps = torch.randn(window.kernel[0] * window.kernel[1], 40)
-    bias = torch.randn(40)
-    values = reference.values_of(found.codes, found.step, 32, 40, found.zero)
-    check(
-        products.depthwise(found, taps, window, bias, "gelu"),
-        reference.product(values, taps.t().unsqueeze(-1), window, bias, "gelu"),
-    )
+    pixels = window.maps[1] * window.maps[2]
+    taps = window.kernel[0] * window.kernel[1]
+    weight, bias = weights(17, taps, 34, group), torch.randn(17)
+    packed = GpuWeights.pack(weight, weight.factor)
+    for unit_rows in (pixels, 1) if taps == 1 else (pixels,):
+        x, plain = carriers(2 * pixels, 34, unit_rows)
+        found = products.product(x, packed, window, bias, "relu")
+        check(found, convolved(plain, weight, window, bias), "relu")
 
 
-@pytest.mark.parametrize(
-    ("spec", "outputs"),
-    [
-        (ActivationSpec(), 100),
-        (ActivationSpec(projection="guarded"), 40),
-        (ActivationSpec(literal=True), 40),
-    ],
-)
-def test_fused_linear_is_quantizer_and_product(spec, outputs):
-    x = awkward(37, 75, seed=5)
-    x[7, 3] = float("nan")
-    codes, scale, _ = weights(outputs, 1, 75)
-    packed, bias = GpuWeights.pack(codes, scale, 32), torch.randn(outputs)
-    apart = products.product(
-        encoders.encode_groups(x, spec), packed, Window((1, 1, 37)), bias, "gelu"
-    )
-    fused = products.fused_linear(x, spec, packed, bias, "gelu")
-    torch.testing.assert_close(fused, apart, rtol=0, atol=0, equal_nan=True)
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", ["3x3", "dilated", "1x5, uneven strides"])
+def test_depthwise(own, name, shape_sized_blocks):
+    window = WINDOWS[name]
+    pixels = window.maps[1] * window.maps[2]
+    x, plain = carriers(2 * pixels, 40, pixels, own)
+    weight = weights(40, window.kernel[0] * window.kernel[1], 1, bits=8)
+    bias, taps = torch.randn(40), weight.codes.squeeze(2).t().contiguous()
+    found = products.depthwise(x, taps, weight.factor, window, bias, "relu")
+    check(found, convolved(plain, weight, window, bias, groups=40), "relu")
 
 
 def test_epilogues_keep_nan(shape_sized_blocks):
-    x = torch.randn(4, 32)
-    x[2, 5] = float("nan")
-    found = quantized(x, "groups")
-    codes, scale, weight = weights(8, 1, 32)
-    values = reference.values_of(found.codes, found.step, 32, 32)
+    x, _ = carriers(4, 32, 1)
+    packed = GpuWeights.pack(weight := weights(8, 1, 32), weight.factor)
     for activation in ("none", "gelu", "relu"):
-        y = products.product(
-            found, GpuWeights.pack(codes, scale, 32), Window((1, 1, 4)), None, activation
-        )
-        assert torch.equal(y.isnan().any(1), torch.tensor([False, False, True, False]))
-        check(y, reference.product(values, weight, Window((1, 1, 4)), None, activation))
+        y = products.product(x, packed, Window((1, 1, 4)), None, activation)
+        assert torch.equal(y.isnan().any(1), torch.tensor([True, False, False, False]))
 
 
-def test_what_has_no_kernel_is_named():
-    assert group_obstacle(32) is None and group_obstacle(8) is None and group_obstacle(128) is None
-    assert "activation groups of 48" in group_obstacle(48)
-    assert weight_group_obstacle(100, 32, 64) is None
-    assert weight_group_obstacle(100, 32, 100) is None
-    assert "weight groups of 48" in weight_group_obstacle(100, 32, 48)
+def test_weights_stay_nibbles():
+    weight = weights(64, 1, 256, 32)
+    assert GpuWeights.pack(weight, weight.factor).bytes == 64 * 256 * 4.25 / 8 + 4 * 64

@@ -1,4 +1,4 @@
-// AVX2 with FMA: 8 groups per block, 3 x 16 tiles, vpmaddubsw with 16-bit sums inside a group.
+// AVX2 with FMA: 8 groups per block, 3 x 16 tiles, vpmaddubsw with 16-bit sums inside a run.
 // What looks like avx512.cpp are other instructions: 256-bit ones have no masks, and shuffle inside
 // halves.
 #pragma once
@@ -167,53 +167,8 @@ struct Avx2 : Lanes<8> {
     return encode_certain_groups<Avx2, SAME>(block, from, to, n, range, sums, exact);
   }
 
-  static constexpr int kGroup = 32, kRows = 3;
-  static constexpr bool kBeginsLast = true;
-
   // gcc reassociates the 16-bit additions of the intrinsic and spills everything.
   COD_INLINE void add16(__m256i &a, __m256i b) { __asm__("vpaddw %1, %0, %0" : "+x"(a) : "x"(b)); }
-
-  // One run of quads into 16-bit sums, and these into the others; QUADS 0: as many as `quads` says.
-  template <int QUADS>
-  COD_INLINE void run(const int8_t *const (&x)[kRows], const uint8_t *w, int quads,
-                      Ints (&sum)[kRows][2]) {
-    __m256i d[kRows][2];
-#pragma GCC unroll 3
-    for (int r = 0; r < kRows; r++) d[r][0] = d[r][1] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-    for (int q = 0; q < (QUADS ? QUADS : quads); q++, w += 8 * kWidth) {
-      const __m256i w0 = _mm256_load_si256((const __m256i *)w);
-      const __m256i w1 = _mm256_load_si256((const __m256i *)(w + 32));
-#pragma GCC unroll 3
-      for (int r = 0; r < kRows; r++) {
-        const __m256 four = _mm256_broadcast_ss((const float *)(x[r] + 4 * q));
-        add16(d[r][0], _mm256_maddubs_epi16(w0, _mm256_castps_si256(four)));
-        add16(d[r][1], _mm256_maddubs_epi16(w1, _mm256_castps_si256(four)));
-      }
-    }
-    const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 3
-    for (int r = 0; r < kRows; r++) {
-      sum[r][0] += (Ints)_mm256_madd_epi16(d[r][0], ones);
-      sum[r][1] += (Ints)_mm256_madd_epi16(d[r][1], ones);
-    }
-  }
-
-  // Runs of 8 quads (8-bit codes) or 32 (4-bit codes) fit the 16-bit sums.
-  template <int GROUP>
-  COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool wide,
-                      Ints (&sum)[kRows][2]) {
-    if constexpr (GROUP == 32) {
-      run<8>({x[0] + at, x[1] + at, x[2] + at}, w, 8, sum);
-    } else {
-      const int most = wide ? 8 : 32;
-      for (int left = group / 4; left > 0; left -= most) {
-        const int quads = left < most ? left : most;
-        run<0>({x[0] + at, x[1] + at, x[2] + at}, w, quads, sum);
-        at += 4 * quads, w += (int64_t)quads * 8 * kWidth;
-      }
-    }
-  }
 
   // Carriers: nibbles without a sign in the first factor of vpmaddubsw, and 16-bit sums of runs of
   // 32 values: 16 * 15 * 127 fits. The vpmaddwd that widens them multiplies by the multipliers as

@@ -21,9 +21,6 @@ struct Avx512 : Lanes<16> {
   COD_INLINE Floats load_some(const float *x, int64_t n) {
     return (Floats)_mm512_maskz_loadu_ps(first(n), x);
   }
-  COD_INLINE Ints load_some_ints(const int32_t *x, int64_t n) {
-    return (Ints)_mm512_maskz_loadu_epi32(first(n), x);
-  }
   COD_INLINE void store_some(Floats v, float *x, int64_t n) {
     _mm512_mask_storeu_ps(x, first(n), (__m512)v);
   }
@@ -62,7 +59,7 @@ struct Avx512 : Lanes<16> {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
       const __m512 a = (__m512)four[2 * i], b = (__m512)four[2 * i + 1];
-      half[i] = joined(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      half[i] = joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
     const __m512 a = (__m512)half[0], b = (__m512)half[1];
     return joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
@@ -130,11 +127,6 @@ struct Avx512 : Lanes<16> {
   COD_INLINE Floats gather(const float *x, const int32_t *at) {
     return (Floats)_mm512_i32gather_ps(_mm512_loadu_si512(at), x, 4);
   }
-  COD_INLINE Floats reciprocal(Floats x) {
-    const Floats guess = (Floats)_mm512_rcp14_ps((__m512)x);
-    return fma(guess, fnma(guess, x, all(1.0f)), guess);
-  }
-
   COD_INLINE Floats codes_as_floats(const int8_t *codes) {
     const __m128i bytes = _mm_loadu_si128((const __m128i *)codes);
     return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
@@ -170,26 +162,6 @@ struct Avx512 : Lanes<16> {
   COD_INLINE bool encode_certain(const GroupBlock &block, int from, int to, int n,
                                  const CodeRange &range, int32_t *sums, const Exact &exact) {
     return encode_certain_groups<Avx512, SAME>(block, from, to, n, range, sums, exact);
-  }
-
-  static constexpr int kGroup = 32, kRows = 6;
-
-  template <int GROUP>
-  COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool,
-                      Ints (&d)[kRows][2]) {
-    const int quads = (GROUP ? GROUP : group) / 4;
-#pragma GCC unroll 8
-    for (int q = 0; q < quads; q++, w += 8 * kWidth) {
-      const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++) {
-        int32_t four;
-        __builtin_memcpy(&four, x[r] + at + 4 * q, 4);
-        const __m512i b = _mm512_set1_epi32(four);
-        d[r][0] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], w0, b);
-        d[r][1] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][1], w1, b);
-      }
-    }
   }
 
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;

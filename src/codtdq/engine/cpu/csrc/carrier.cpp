@@ -337,8 +337,8 @@ int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier, c
 
 int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
                          const cod_carrier_weight *w, const cod_output *y, int32_t threads) {
-  if (!x || !usable(w) || !y || !cod::fits(geometry) || x->unit_rows < 1 || x->stride < w->depth ||
-      y->activation == COD_ACT_GATED_GELU)
+  if (!x || !usable(w) || !y || !cod::fits(geometry) || x->unit_rows < 1 || x->unit_stride ||
+      x->stride < w->depth || y->activation == COD_ACT_GATED_GELU)
     return COD_BAD_ARGUMENT;
   const cod_geometry &g = *geometry;
   if (w->taps != (int64_t)g.kernel_h * g.kernel_w) return COD_BAD_ARGUMENT;

@@ -43,27 +43,16 @@ float largest(const float *step, int64_t n) {
   return bad ? NAN : top;
 }
 
-cod::CarryPlan plan_for(int bits, bool asymmetric) {
-  cod::CarryPlan plan{};
-  const int half = 1 << (bits - 1);
-  const int reach = asymmetric ? 2 * half - 1 : half;
-  plan.asymmetric = asymmetric;
-  plan.levels = (float)(2 * half - 1);
-  plan.low = (float)std::max(-half, -COD_LARGEST_CARRIER);
-  plan.high = (float)(half - 1);
-  plan.most = (float)std::max(COD_LARGEST_CARRIER / reach, 1);
-  return plan;
-}
-
 class Groups {
  public:
-  Groups(const cod_rows &x, const cod_quant_spec &spec, const cod::CarryPlan &plan,
+  Groups(const cod_rows &x, const cod::CarryPlan &plan, const cod_transform *transform,
          const cod_carried &out)
       : x_(x),
         plan_(plan),
         out_(out),
-        group_(spec.group),
-        pre_(spec.pre),
+        transform_(transform),
+        group_(plan.range.spec.group),
+        pre_(plan.range.spec.pre),
         count_((x.channels + group_ - 1) / group_),
         padded_(count_ * group_),
         most_(std::min(std::max<int64_t>(kNear / padded_, 1), kMostRows)) {}
@@ -84,7 +73,7 @@ class Groups {
 
   // Rows with units of their own.
   void alone(int64_t first, int64_t last) const {
-    cod::RowReader reader(x_, pre_, padded_, most_);
+    cod::RowReader reader(x_, pre_, padded_, most_, transform_);
     Steps found(most_ * count_);
     Table table(most_ * count_);
     const float *rows[kMostRows];
@@ -103,7 +92,7 @@ class Groups {
 
   // Steps of rows [first, last), whose place in `found` is that of all rows.
   void measure(int64_t first, int64_t last, Steps &found) const {
-    cod::RowReader reader(x_, pre_, padded_, most_);
+    cod::RowReader reader(x_, pre_, padded_, most_, transform_);
     const float *rows[kMostRows];
     for (int64_t begin = first; begin < last; begin += most_) {
       const int64_t end = std::min(begin + most_, last);
@@ -122,7 +111,7 @@ class Groups {
     }
   }
   void encode(int64_t first, int64_t last, const Steps &found) const {
-    cod::RowReader reader(x_, pre_, padded_, most_);
+    cod::RowReader reader(x_, pre_, padded_, most_, transform_);
     Table table(most_ * count_);
     const float *rows[kMostRows];
     for (int64_t begin = first; begin < last; begin += most_) {
@@ -133,12 +122,11 @@ class Groups {
   }
 
  private:
-  // Steps of n rows, from `to` on.
-  void look(const float *const *rows, int64_t n, Steps &found, int64_t to) const {
-    const auto &k = kernels();
+  // visit(block, first group) for the groups of n rows.
+  template <typename F>
+  void walk(const float *const *rows, int64_t n, const F &visit) const {
     const int32_t tail = (int32_t)(x_.channels - (count_ - 1) * group_);
     cod::GroupBlock block;
-    cod::GroupSteps steps;
     int64_t row = 0, g = 0;  // of the next group
     const float *values = rows[0];
     for (int64_t at = 0; at < n * count_; at += cod::kMaxLanes) {
@@ -152,11 +140,19 @@ class Groups {
         g = 0;
         if (++row < n) values = rows[row];
       }
-      k.carry_steps(block, plan_, steps);
+      visit(block, at);
+    }
+  }
+
+  // Steps of n rows, from `to` on.
+  void look(const float *const *rows, int64_t n, Steps &found, int64_t to) const {
+    cod::GroupSteps steps;
+    walk(rows, n, [&](const cod::GroupBlock &block, int64_t at) {
+      kernels().carry_steps(block, plan_, steps);
       std::copy_n(steps.step, block.lanes, &found.step[to + at]);
       if (plan_.asymmetric) std::copy_n(steps.least, block.lanes, &found.least[to + at]);
       if (plan_.projected) std::copy_n(steps.bounded, block.lanes, &found.bounded[to + at]);
-    }
+    });
   }
 
   // Bytes of rows [begin, end), whose steps begin at `from`.
@@ -166,6 +162,12 @@ class Groups {
     k.carry_table(&found.step[from], &found.least[from],
                   plan_.projected ? &found.bounded[from] : nullptr, &found.units[from],
                   (end - begin) * count_, plan_, table.view);
+    if (plan_.trials > 1)
+      walk(rows, end - begin, [&](const cod::GroupBlock &block, int64_t at) {
+        const cod::CarryTable &t = table.view;
+        k.carry_try(block, &found.units[from + at], plan_,
+                    {t.inverse + at, t.low + at, t.high + at, t.m + at});
+      });
     cod::CarryTable own = table.view;
     for (int64_t r = begin; r < end; r++) {
       int8_t *to = out_.data + r * out_.stride;
@@ -187,6 +189,7 @@ class Groups {
   const cod_rows &x_;
   const cod::CarryPlan &plan_;
   const cod_carried &out_;
+  const cod_transform *const transform_;
   const int64_t group_;
   const int pre_;
   const int64_t count_, padded_, most_;
@@ -196,6 +199,125 @@ class Groups {
 int64_t grain_of(int64_t channels, int64_t block) {
   return (kPiece / channels + block) / block * block;
 }
+
+void carry(const cod_rows &x, const cod::CarryPlan &plan, const cod_transform *transform,
+           const cod_carried &out, int32_t threads) {
+  const Groups work(x, plan, transform, out);
+  const int64_t grain = grain_of(x.channels, work.block());
+  if (out.unit_rows == 1) {
+    cod::parallel_for(x.rows, grain, threads,
+                      [&](int64_t first, int64_t last) { work.alone(first, last); });
+    return;
+  }
+  Groups::Steps found(x.rows * work.count());
+  cod::parallel_for(x.rows, grain, threads,
+                    [&](int64_t first, int64_t last) { work.measure(first, last, found); });
+  work.share(found);
+  cod::parallel_for(x.rows, grain, threads,
+                    [&](int64_t first, int64_t last) { work.encode(first, last, found); });
+}
+
+// Rows under steps that are given.
+class Fixed {
+ public:
+  Fixed(const cod_rows &x, int bits, const float *step, const int32_t *zero, int64_t count, int pre,
+        const cod_carried &out)
+      : x_(x), out_(out), count_(count), pre_(pre), own_(out.unit_stride != 0), table_(count) {
+    cod::CarryPlan plan = cod::carry_plan(bits, zero != nullptr);
+    if (count == 1 || own_) plan.most = 1.0f;
+    plan.asymmetric = false;  // zero-points are given
+    unit_ = largest(step, count) * (1.0f / plan.most);
+    units_.assign((size_t)count, unit_);
+    if (own_) std::copy_n(step, count, units_.begin());
+    kernels().carry_table(step, nullptr, nullptr, units_.data(), count, plan, table_.view);
+    const float most = 2.0f * COD_LARGEST_CARRIER;
+    for (int64_t i = 0; i < count; i++) {
+      if (zero) {
+        table_.view.low[i] = std::max((float)-zero[i], -most);
+        table_.view.high[i] = std::min(plan.levels - (float)zero[i], most);
+      }
+      if (units_[i] != units_[i])
+        table_.view.inverse[i] = table_.view.low[i] = table_.view.high[i] = table_.view.m[i] = 0.0f;
+    }
+  }
+
+  int64_t block() const { return std::min(std::max<int64_t>(kNear / x_.channels, 1), kMostRows); }
+
+  // Units and multipliers; whether there are bytes to find.
+  bool begin() const {
+    const int64_t units = (x_.rows + out_.unit_rows - 1) / out_.unit_rows;
+    for (int64_t i = 0; i < count_ && out_.multiplier; i++)
+      out_.multiplier[i] = (uint8_t)table_.view.m[i];
+    for (int64_t i = 0; i < units; i++)
+      if (own_)
+        std::copy(units_.begin(), units_.end(), out_.unit + i * out_.unit_stride);
+      else
+        out_.unit[i] = unit_;
+    if (own_ || unit_ == unit_) return true;
+    std::memset(out_.data, 0, (size_t)(x_.rows * out_.stride));
+    return false;
+  }
+
+  void run(int64_t first, int64_t last, bool doubled) const {
+    const int64_t channels = x_.channels, used = doubled ? 2 * channels : channels;
+    cod::RowReader reader(x_, pre_, channels, block());
+    const float *rows[kMostRows];
+    for (int64_t begin = first; begin < last; begin += block()) {
+      const int64_t end = std::min(begin + block(), last);
+      reader.read(begin, end, rows);
+      for (int64_t r = begin; r < end; r++) {
+        const float *x = rows[r - begin];
+        int8_t *to = out_.data + r * out_.stride;
+        const bool finite = doubled
+                                ? halves(x, channels, to)
+                                : kernels().carry_each(x, channels, count_ > 1, table_.view, to);
+        if (out_.stride > used) std::memset(to + used, 0, (size_t)(out_.stride - used));
+        if (finite) continue;
+        if (!own_) {
+          std::memset(to, 0, (size_t)used);
+          spoil(out_.unit + r / out_.unit_rows);
+          continue;
+        }
+        for (int64_t c = 0; c < channels; c++)
+          if (!(std::fabs(x[c]) < INFINITY))
+            to[c] = 0, spoil(out_.unit + r / out_.unit_rows * out_.unit_stride + c);
+      }
+    }
+  }
+
+ private:
+  // Several threads may find such a value; all write the same.
+  static void spoil(float *unit) {
+    const float bad = NAN;
+    int32_t bits;
+    std::memcpy(&bits, &bad, sizeof bad);
+    __atomic_store_n(reinterpret_cast<int32_t *>(unit), bits, __ATOMIC_RELAXED);
+  }
+
+  // q - z in -254..254 as the sum of two bytes; whether all values are finite.
+  bool halves(const float *x, int64_t channels, int8_t *to) const {
+    const float inverse = *table_.view.inverse, low = *table_.view.low, high = *table_.view.high;
+    bool finite = true;
+    for (int64_t c = 0; c < channels; c++) {
+      float q = x[c] * inverse;
+      q = q > low ? q : low;
+      q = q < high ? q : high;
+      const int whole = (int)std::nearbyint(q), half = whole >> 1;
+      to[c] = (int8_t)half, to[channels + c] = (int8_t)(whole - half);
+      finite &= std::fabs(x[c]) < INFINITY;
+    }
+    return finite;
+  }
+
+  const cod_rows &x_;
+  const cod_carried &out_;
+  const int64_t count_;
+  const int pre_;
+  const bool own_;
+  Table table_;
+  float unit_;
+  std::vector<float> units_;
+};
 
 }  // namespace
 
@@ -214,77 +336,37 @@ int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t 
   const bool projected =
       spec->use_percentile || spec->use_tau || spec->use_zero_ratio || spec->guarded;
   if (asymmetric && projected) return COD_BAD_ARGUMENT;
-  cod::CarryPlan plan = plan_for(spec->bits, asymmetric != 0);
+  cod::CarryPlan plan = cod::carry_plan(spec->bits, asymmetric != 0);
   plan.range = cod::plan_of(*spec);
   plan.projected = projected;
-  const Groups work(*x, *spec, plan, *out);
-  const int64_t grain = grain_of(x->channels, work.block());
-  if (out->unit_rows == 1) {
-    cod::parallel_for(x->rows, grain, threads,
-                      [&](int64_t first, int64_t last) { work.alone(first, last); });
-    return COD_OK;
-  }
-  Groups::Steps found(x->rows * work.count());
-  cod::parallel_for(x->rows, grain, threads,
-                    [&](int64_t first, int64_t last) { work.measure(first, last, found); });
-  work.share(found);
-  cod::parallel_for(x->rows, grain, threads,
-                    [&](int64_t first, int64_t last) { work.encode(first, last, found); });
+  carry(*x, plan, nullptr, *out, threads);
+  return COD_OK;
+}
+
+int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const cod_carried *out,
+                         int32_t threads) {
+  if (!usable(x, out) || !cod::fits(spec)) return COD_BAD_ARGUMENT;
+  const cod::CarryPlan plan = cod::carry_plan(*spec);
+  carry(*x, plan, &spec->transform, *out, threads);
   return COD_OK;
 }
 
 int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, const int32_t *zero,
                         int64_t count, int32_t pre, const cod_carried *out, int32_t threads) {
-  if (!usable(x, out) || !step || bits < 2 || bits > (zero ? 7 : 8) ||
-      (count != 1 && count != x->channels))
+  if (!usable(x, out) || !step || bits < 2 || bits > 8 || (count != 1 && count != x->channels))
     return COD_BAD_ARGUMENT;
+  const bool doubled = zero && bits == 8, own = out->unit_stride != 0;
+  if (doubled && (count != 1 || out->stride < cod_carrier_depth(2 * x->channels)))
+    return COD_BAD_ARGUMENT;
+  if (own && (count != x->channels || out->unit_stride < count)) return COD_BAD_ARGUMENT;
   for (int64_t i = 0; i < count; i++)
     if (step[i] < (float)COD_LEAST_STEP || step[i] == INFINITY ||
         (zero && (zero[i] < 0 || zero[i] >= 1 << bits)))
       return COD_BAD_ARGUMENT;
-  cod::CarryPlan plan = plan_for(bits, zero != nullptr);
-  if (count == 1) plan.most = 1.0f;
-  const float unit = largest(step, count) * (1.0f / plan.most);
-  const int64_t units = (x->rows + out->unit_rows - 1) / out->unit_rows;
-  std::fill_n(out->unit, units, unit);
-  if (unit != unit) {
-    if (x->rows) std::memset(out->data, 0, (size_t)(x->rows * out->stride));
-    if (out->multiplier) std::memset(out->multiplier, 0, (size_t)count);
-    return COD_OK;
-  }
-  Table table(count);
-  plan.asymmetric = false;  // zero-points are given
-  const std::vector<float> same((size_t)count, unit);
-  kernels().carry_table(step, nullptr, nullptr, same.data(), count, plan, table.view);
-  for (int64_t i = 0; i < count; i++) {
-    if (zero)
-      table.view.low[i] = (float)-zero[i], table.view.high[i] = plan.levels - (float)zero[i];
-    if (out->multiplier) out->multiplier[i] = (uint8_t)table.view.m[i];
-  }
-  const int64_t channels = x->channels;
-  const int64_t most = std::min(std::max<int64_t>(kNear / channels, 1), kMostRows);
-  cod::parallel_for(x->rows, grain_of(channels, most), threads, [&](int64_t first, int64_t last) {
-    cod::RowReader reader(*x, pre, channels, most);
-    const float *rows[kMostRows];
-    for (int64_t begin = first; begin < last; begin += most) {
-      const int64_t end = std::min(begin + most, last);
-      reader.read(begin, end, rows);
-      for (int64_t r = begin; r < end; r++) {
-        int8_t *to = out->data + r * out->stride;
-        const bool finite =
-            kernels().carry_each(rows[r - begin], channels, count > 1, table.view, to);
-        if (out->stride > channels) std::memset(to + channels, 0, (size_t)(out->stride - channels));
-        if (finite) continue;
-        std::memset(to, 0, (size_t)channels);
-        const float bad = NAN;
-        int32_t bits_of_bad;
-        std::memcpy(&bits_of_bad, &bad, sizeof bad);
-        // several threads may find one; all write the same
-        __atomic_store_n(reinterpret_cast<int32_t *>(out->unit + r / out->unit_rows), bits_of_bad,
-                         __ATOMIC_RELAXED);
-      }
-    }
-  });
+  const Fixed work(*x, bits, step, zero, count, pre, *out);
+  if (x->rows == 0 || !work.begin()) return COD_OK;
+  cod::parallel_for(x->rows, grain_of(x->channels, work.block()), threads,
+                    [&](int64_t first, int64_t last) { work.run(first, last, doubled); });
   return COD_OK;
 }
 

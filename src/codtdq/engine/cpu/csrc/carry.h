@@ -280,6 +280,125 @@ struct Carry {
     }
   }
 
+  // ---- trials
+
+  // What one value adds to the loss of a grid.
+  COD_INLINE Floats loss_of(Floats x, Floats inverse, Floats low, Floats high, Floats step,
+                            const CarryPlan &plan) {
+    const Floats q = Isa::round(Isa::min(Isa::max(x * inverse, low), high));
+    const Floats error = x - q * step, square = error * error;
+    if (plan.zero_weight == 0.0f) return square;
+    return Isa::choose(q == 0.0f, square * (1.0f + plan.zero_weight), square);
+  }
+
+  // Sums of 16 partial sums of W groups, always in the same order: 2 apart, neighbours, 4, 8.
+  COD_INLINE Floats joined(const Floats (*parts)[W]) {
+    constexpr int V = 16 / W;
+    const auto add = [](Floats a, Floats b) { return a + b; };
+    Floats sums[V];
+    for (int v = 0; v < V; v++) sums[v] = Isa::across(parts[v], add);
+    for (int n = V; n > 1; n /= 2)
+      for (int i = 0; i < n / 2; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
+    return sums[0];
+  }
+
+  template <int SIZE>
+  COD_INLINE Floats losses(const GroupBlock &block, int at, int count, const CarryTable &first,
+                           Floats step, Floats inverse, const CarryPlan &plan) {
+    constexpr int V = 16 / W;
+    const int n = SIZE ? SIZE : plan.range.spec.group;
+    alignas(64) float steps[W], inverses[W];
+    Isa::store(step, steps);
+    Isa::store(inverse, inverses);
+    alignas(64) Floats parts[V][W];
+    for (int l = 0; l < W; l++) {
+      const int from = l < count ? l : 0;
+      const float *x = block.values[at + from];
+      const Floats low = Isa::all(first.low[at + from]), high = Isa::all(first.high[at + from]);
+      const Floats own = Isa::all(steps[from]), over = Isa::all(inverses[from]);
+      Floats sum[V]{};
+#pragma GCC unroll 2
+      for (int i = 0; i < n; i += 16)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) {
+          const int left = n - i - v * W;
+          if (!SIZE && left <= 0) break;
+          sum[v] =
+              sum[v] + loss_of(values(x + i + v * W, SIZE ? W : left), over, low, high, own, plan);
+        }
+      for (int v = 0; v < V; v++) parts[v][l] = sum[v];
+    }
+    return joined(parts);
+  }
+
+  static void try_groups(const GroupBlock &block, const float *units, const CarryPlan &plan,
+                         const CarryTable &table) {
+    for (int at = 0; at < block.lanes; at += W) {
+      const int count = block.lanes - at < W ? block.lanes - at : W;
+      const Floats unit = values(units + at, count), first = values(table.m + at, count);
+      Floats best = first, least{}, inverse = values(table.inverse + at, count), kept = inverse;
+      for (int t = 0; t < plan.trials; t++) {
+        const Floats m = Isa::max(first - (float)t, Isa::all(1.0f));
+        const Floats step = m * unit;
+        if (t) inverse = 1.0f / step;
+        const Floats loss = plan.range.spec.group == 32
+                                ? losses<32>(block, at, count, table, step, inverse, plan)
+                                : losses<0>(block, at, count, table, step, inverse, plan);
+        const Ints better = t ? (Ints)(loss < least) : Ints{} - 1;
+        least = Isa::choose(better, loss, least);
+        best = Isa::choose(better, m, best);
+        kept = Isa::choose(better, inverse, kept);
+      }
+      Isa::store_some(best, table.m + at, count);
+      Isa::store_some(kept, table.inverse + at, count);
+    }
+  }
+
+  // ---- groups of pixels, channels across lanes
+
+  static void pixel_steps(const float *const *rows, int n, int64_t channels, const CarryPlan &plan,
+                          float *steps, float *least) {
+    for (int64_t c = 0; c < channels; c += W) {
+      const int left = channels - c < W ? (int)(channels - c) : W;
+      Ints largest{};
+      Floats low{}, high{};
+      for (int i = 0; i < n; i++) {
+        const Floats v = values(rows[i] + c, left);
+        largest = Isa::unsigned_max(largest, Isa::magnitude(v));
+        low = Isa::min(v, low);
+        high = Isa::max(v, high);
+      }
+      const Floats span =
+          plan.asymmetric ? (high - low) / plan.levels : Isa::as_floats(largest) / plan.range.qmax;
+      Isa::store_some(checked(Isa::at_least(span, COD_EPS), largest), steps + c, left);
+      Isa::store_some(low, least + c, left);
+    }
+  }
+
+  static void try_pixels(const float *const *rows, int n, int64_t channels, const float *units,
+                         const CarryPlan &plan, const CarryTable &table) {
+    for (int64_t c = 0; c < channels; c += W) {
+      const int left = channels - c < W ? (int)(channels - c) : W;
+      const Floats unit = values(units + c, left), first = values(table.m + c, left);
+      const Floats low = values(table.low + c, left), high = values(table.high + c, left);
+      Floats best = first, least{}, inverse = values(table.inverse + c, left), kept = inverse;
+      for (int t = 0; t < plan.trials; t++) {
+        const Floats m = Isa::max(first - (float)t, Isa::all(1.0f));
+        const Floats step = m * unit;
+        if (t) inverse = 1.0f / step;
+        Floats loss{};
+        for (int i = 0; i < n; i++)
+          loss = loss + loss_of(values(rows[i] + c, left), inverse, low, high, step, plan);
+        const Ints better = t ? (Ints)(loss < least) : Ints{} - 1;
+        least = Isa::choose(better, loss, least);
+        best = Isa::choose(better, m, best);
+        kept = Isa::choose(better, inverse, kept);
+      }
+      Isa::store_some(best, table.m + c, left);
+      Isa::store_some(kept, table.inverse + c, left);
+    }
+  }
+
   // ---- bytes
 
   // Bounds are whole numbers: it does not matter whether they are kept before or after rounding.

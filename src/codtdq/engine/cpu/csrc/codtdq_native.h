@@ -13,15 +13,13 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 7
+#define COD_ABI_VERSION 8
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
-#define COD_WEIGHT_OFFSET 8    /* weights are stored as code + 8: nibbles without a sign */
-#define COD_MAX_GROUP 128      /* widest activation group */
-#define COD_MAX_TRIALS 16      /* scales that may be tried */
-#define COD_WIDE_LOWEST (-112) /* wide zero-points: q - z stays within int8 at four bits */
-#define COD_WIDE_HIGHEST 127
+#define COD_WEIGHT_OFFSET 8       /* weights are stored as code + 8: nibbles without a sign */
+#define COD_MAX_GROUP 128         /* widest activation group */
+#define COD_MAX_TRIALS 16         /* multipliers that may be tried */
 #define COD_LARGEST_CARRIER 127   /* carriers are -127..127 */
 #define COD_LARGEST_MULTIPLIER 15 /* of weights: |p r| <= 120 */
 #define COD_LONGEST_SUM 130000    /* products that one 32-bit sum holds */
@@ -34,7 +32,6 @@ extern "C" {
 enum { COD_ACTIVE_BASE = 0, COD_ACTIVE_C1 = 1, COD_ACTIVE_C2 = 2, COD_ACTIVE_GUARDED = 3 };
 enum { COD_INFEASIBLE_C1 = 1, COD_INFEASIBLE_C2 = 2 };
 enum { COD_PRE_NONE = 0, COD_PRE_GELU = 1, COD_PRE_RELU = 2 };
-enum { COD_ZERO_NONE = 0, COD_ZERO_INSIDE = 1, COD_ZERO_WIDE = 2 };
 enum { COD_OK = 0, COD_BAD_ARGUMENT = 1, COD_NO_MEMORY = 2, COD_NO_KERNEL = 3 };
 
 /* How token groups get their range (paper Eqs. DSTG_clip, dcrp). */
@@ -88,11 +85,6 @@ COD_API int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spe
  * [channels]). NaN where a NaN or an infinity was seen. */
 COD_API int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int32_t threads);
 
-/* One step per tensor (per_channel = 0) or per channel; radius and step [1] or [channels]. */
-COD_API int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float *radius,
-                                   const float *step, int32_t per_channel, int32_t group,
-                                   int32_t pre, const cod_quantized *out, int32_t threads);
-
 /* What is done to a row before it is quantized: y = R((x[order] - shift) / scale), each part NULL
  * or 0 if it is left out; shift and scale are in the new order. R: a 32-point Hadamard rotation of
  * whole blocks. */
@@ -102,70 +94,9 @@ typedef struct {
   int64_t hadamard;
 } cod_transform;
 
-/* Groups with a zero-point and an E4M3 scale: the smallest scale that clips nothing and the next
- * smaller ones are tried, the least sum of squared errors wins. Values that fall to zero count
- * 1 + zero_weight times. unit: what scales are multiples of; 0: each image has its own, by which
- * its largest step is the largest E4M3 number. Under a given unit larger steps are cut to that. */
-typedef struct {
-  int32_t bits;       /* 2..7 */
-  int32_t group;      /* values that share a grid */
-  int32_t trials;     /* 1..COD_MAX_TRIALS; 1: nothing is clipped */
-  int32_t zero_point; /* COD_ZERO_* */
-  float zero_weight;
-  float unit;
-  cod_transform transform;
-} cod_search_spec;
-
-/* Rows are images of equal length. Codes have their zero-point taken off, a step that is NaN marks
- * an image (under a given unit: a group) with a value that is not finite. Token groups: along the
- * channels of a row; step and sums
- * [rows, K]. Pixel groups: along the rows of a channel; step [images, ceil(rows of an image /
- * group), channels], no sums. radius, active and infeasible are not written. */
-COD_API int32_t cod_search_tokens(const cod_rows *x, int64_t images, const cod_search_spec *spec,
-                                  const cod_quantized *out, int32_t threads);
-COD_API int32_t cod_search_pixels(const cod_rows *x, int64_t images, const cod_search_spec *spec,
-                                  const cod_quantized *out, int32_t threads);
-
-/* Weights in panels, for the instruction set in use. `cod_weight_describe` works out the sizes,
- * the caller provides zeroed memory for both arrays, aligned to 64 bytes, `cod_weight_pack` fills
- * it. codes: int8 [outputs, taps, inputs] in -8..7; inputs are padded to whole activation groups
- * inside. scale: [outputs] or, with weight_group > 0, [outputs, taps, ceil(inputs / weight_group)];
- * weight_group is whole activation groups or covers all inputs. factor: [outputs], times the scales
- * of groups, or NULL. Scales with few digits (E4M3 numbers, their unit in the factors) are exact: a
- * sum is converted and scaled in one step then. */
-typedef struct {
-  int64_t outputs, taps, inputs;
-  int64_t groups; /* activation groups of one tap */
-  int64_t panels, panel_bytes;
-  int64_t packed_bytes, scale_count; /* memory that the two arrays need */
-  int32_t group, weight_group;
-  int32_t columns; /* of a panel */
-  int32_t exact;   /* whether its scales are; cod_weight_pack finds out */
-  uint8_t *packed; /* [panels][taps][groups][group / 4][columns][4] nibbles */
-  float *scales;   /* [panels][columns], or [panels][1 + taps * groups][columns],
-                      factors first */
-} cod_weight;
-COD_API int32_t cod_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t group,
-                                    int32_t weight_group, cod_weight *weight);
-COD_API int32_t cod_weight_pack(const int8_t *codes, const float *scale, const float *factor,
-                                cod_weight *weight, int32_t threads);
-
 /* COD_ACT_GATED_GELU, of depthwise convolutions only: GELU of the first half of the channels times
  * the second half. */
 enum { COD_ACT_NONE = 0, COD_ACT_GELU = 1, COD_ACT_RELU = 2, COD_ACT_GATED_GELU = 3 };
-
-/* y[r, o] = act(sum over taps and groups of s_x s_w (sum q_x q_w) + bias[o]).
- * codes: int8 [*, code_stride], zero-points already taken off; step: [*, K] per token group, or
- * step_mode 0: one value for all. sums: [*, K]. */
-typedef struct {
-  const int8_t *codes;
-  int64_t code_stride;
-  const float *step;
-  const int32_t *sums;
-  int64_t row_groups; /* groups between one row of steps or sums and the next: K, or more */
-  int32_t step_mode;  /* 1: per row and group; 0: a single step; 2: see cod_depthwise */
-  int32_t wide;       /* codes have more than 5 bits */
-} cod_input;
 
 typedef struct {
   float *data;
@@ -179,17 +110,6 @@ typedef struct {
   int64_t batch, in_h, in_w, out_h, out_w;
   int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
 } cod_geometry;
-
-COD_API int32_t cod_conv(const cod_input *x, const cod_geometry *geometry, const cod_weight *weight,
-                         const cod_output *y, int32_t threads);
-
-/* Depthwise on codes [rows, code_stride]; weight: [taps, channels]. step: [rows, K] with step_mode
- * 1, one for each `group` channels; with step_mode 0 none: the weight has them in it; with
- * step_mode 2 [batch, ceil(in_h * in_w / group), channels], one for each `group` pixels of a
- * channel. */
-COD_API int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
-                              int32_t group, const float *weight, const cod_output *y,
-                              int32_t threads);
 
 /* ---- Carriers: one exact product of signed bytes for every scheme.
  *
@@ -214,8 +134,9 @@ COD_API int64_t cod_carrier_depth(int64_t channels);
 typedef struct {
   const int8_t *data; /* [rows, stride] */
   int64_t stride;
-  const float *unit; /* [ceil(rows / unit_rows)] */
+  const float *unit; /* [ceil(rows / unit_rows)], or [..., unit_stride] */
   int64_t unit_rows;
+  int64_t unit_stride; /* 0: one for all channels; else one for each (depthwise only) */
 } cod_carrier;
 
 /* multiplier: [rows, K] (groups) or [1] or [channels] (fixed steps); 0 where there is none; may be
@@ -226,16 +147,39 @@ typedef struct {
   float *unit;
   int64_t unit_rows;
   uint8_t *multiplier;
+  int64_t unit_stride; /* 0: units have no channels */
 } cod_carried;
+
+/* Groups from their least to their largest value, zero inside (asymmetric, bits 2..7), or under
+ * their largest magnitude (bits 2..8). The multipliers m, m - 1, ... are tried under the zero-point
+ * of the first; the least sum of squared errors wins, values that fall to zero counting
+ * 1 + zero_weight times. */
+typedef struct {
+  int32_t bits, group;
+  int32_t trials; /* 1..COD_MAX_TRIALS */
+  int32_t asymmetric;
+  float zero_weight;
+  cod_transform transform; /* of every row, first */
+} cod_carry_spec;
 
 /* Token groups: symmetric under DCRP, or asymmetric (bits 2..7; largest and least value only). With
  * unit_rows > 1 the largest step of so many rows makes their unit. */
 COD_API int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t asymmetric,
                                  const cod_carried *out, int32_t threads);
 
-/* Given steps, count = 1 or channels; M = 1 for a single one. zero: zero-points 0..2^bits - 1 (bits
- * 2..7), or NULL: symmetric. unit_rows: all rows, or what one NaN may reach. A NaN among the steps
- * makes every unit NaN; others must be at least COD_LEAST_STEP. */
+/* Token groups (out->unit_stride is 0), and groups of pixels of a channel: unit_rows pixels are an
+ * image, units [images] or, with unit_stride, [images, unit_stride]; multiplier [images
+ * ceil(unit_rows / group), channels]. */
+COD_API int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec,
+                                 const cod_carried *out, int32_t threads);
+COD_API int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spec,
+                                 const cod_carried *out, int32_t threads);
+
+/* Given steps, count = 1 or channels; M = 1 for a single one. zero: zero-points 0..2^bits - 1, or
+ * NULL: symmetric. 8 bits with a zero-point (count = 1): q - z in -254..254 is the sum of bytes c
+ * and channels + c of a row. unit_rows: all rows, or what one NaN may reach. With unit_stride the
+ * steps of channels are units. A NaN among the steps makes every unit (with unit_stride: that of
+ * its channel) NaN; others must be at least COD_LEAST_STEP. */
 COD_API int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step,
                                 const int32_t *zero, int64_t count, int32_t pre,
                                 const cod_carried *out, int32_t threads);

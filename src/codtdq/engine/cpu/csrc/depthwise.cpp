@@ -1,5 +1,6 @@
-// Depthwise convolutions on codes: a band of output lines and a block of channels at a time. Input
-// lines are dequantized once, just before they are needed, and kept while the kernel is over them.
+// Depthwise convolutions of carriers: a band of output lines and a block of channels at a time.
+// Input lines become floats once, just before they are needed, and are kept while the kernel is
+// over them; sums of whole numbers are exact in them.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -24,13 +25,12 @@ struct Band {
 
 class Depthwise {
  public:
-  // scale: [batch, channels] of sums of whole numbers, or NULL.
-  Depthwise(const cod_input &x, const cod_geometry &g, int64_t channels, int group,
-            const float *weight, const float *scale, const cod_output &y)
+  // weight: [taps, channels]; scale: [batch, channels].
+  Depthwise(const cod_carrier &x, const cod_geometry &g, int64_t channels, const float *weight,
+            const float *scale, const cod_output &y)
       : x_(x),
         g_(g),
         channels_(channels),
-        group_(group),
         weight_(weight),
         scale_(scale),
         y_(y),
@@ -45,7 +45,7 @@ class Depthwise {
     inner_begin_ = (g.pad_w + g.stride_w - 1) / g.stride_w;
     const int64_t room = g.in_w + g.pad_w - width;
     inner_end_ = room < 0 ? 0 : std::min(g.out_w, room / g.stride_w + 1);
-    // the lines around a band are dequantized for its neighbours once more: not too many of them
+    // the lines around a band are converted for its neighbours once more: not too many of them
     const int64_t around = (int64_t)(g.kernel_h - 1) * g.dilation_h / g.stride_h;
     lines_ = std::max({kFewestLines, (g.out_h + kBands - 1) / kBands, 2 * around});
     bands_ = (g.out_h + lines_ - 1) / lines_;
@@ -73,7 +73,7 @@ class Depthwise {
     int64_t ready = band.low;
     for (int64_t oy = band.begin; oy < band.end; oy++) {
       float *out = output(band, oy) + from;
-      ready = dequantize(band, ready, oy, from, n, x_hat);
+      ready = convert(band, ready, oy, from, n, x_hat);
       compute(band.image, oy, from, n, x_hat, out, y_.row_stride);
       for (int64_t p = 0; p < g_.out_w && activation != COD_ACT_NONE; p++)
         cod::kernels().activate(out + p * y_.row_stride, n, activation);
@@ -81,7 +81,7 @@ class Depthwise {
     ready = band.low;
     for (int64_t oy = band.begin; oy < band.end && gated_; oy++) {
       float *out = output(band, oy) + from;
-      ready = dequantize(band, ready, oy, outputs_ + from, n, x_hat);
+      ready = convert(band, ready, oy, outputs_ + from, n, x_hat);
       compute(band.image, oy, outputs_ + from, n, x_hat, line, pixel_);
       for (int64_t p = 0; p < g_.out_w; p++)
         cod::kernels().multiply(out + p * y_.row_stride, line + p * pixel_, n);
@@ -97,12 +97,6 @@ class Depthwise {
     return y_.data + (band.image * g_.out_h + oy) * g_.out_w * y_.row_stride;
   }
 
-  // Steps of all channels for the group of pixels that a position belongs to.
-  const float *pixel_steps(int64_t image, int64_t position) const {
-    const int64_t groups = (g_.in_h * g_.in_w + group_ - 1) / group_;
-    return x_.step + (image * groups + position / group_) * channels_;
-  }
-
   // Where input line iy is kept: in the place of one that no kernel needs any more.
   template <typename T>
   T *place(T *x_hat, int64_t iy) const {
@@ -110,22 +104,16 @@ class Depthwise {
   }
 
   // The input lines from `ready` on that output line oy reads; returns where the next one begins.
-  int64_t dequantize(const Band &band, int64_t ready, int64_t oy, int64_t from, int64_t n,
-                     float *x_hat) const {
+  int64_t convert(const Band &band, int64_t ready, int64_t oy, int64_t from, int64_t n,
+                  float *x_hat) const {
     const int64_t last = oy * g_.stride_h - g_.pad_h + (int64_t)(g_.kernel_h - 1) * g_.dilation_h;
     const int64_t end = std::min(last + 1, g_.in_h);
     if (end <= ready) return ready;
     for (int64_t iy = ready; iy < end; iy++) {
       float *to = place(x_hat, iy);
       for (int64_t ix = 0; ix < g_.in_w; ix++, to += pixel_) {
-        const int64_t position = iy * g_.in_w + ix, row = band.image * g_.in_h * g_.in_w + position;
-        const int8_t *codes = x_.codes + row * x_.code_stride;
-        if (x_.step_mode == 2)
-          cod::kernels().dequantize_each(codes + from, n, pixel_steps(band.image, position) + from,
-                                         to);
-        else
-          cod::kernels().dequantize(codes, from, n, group_,
-                                    x_.step_mode ? x_.step + row * x_.row_groups : nullptr, to);
+        const int64_t row = (band.image * g_.in_h + iy) * g_.in_w + ix;
+        cod::kernels().as_floats(x_.data + row * x_.stride + from, n, to);
       }
     }
     return end;
@@ -135,7 +123,7 @@ class Depthwise {
   void compute(int64_t image, int64_t oy, int64_t from, int64_t n, const float *x_hat, float *out,
                int64_t out_step) const {
     std::vector<const float *> x(taps_.size()), weight(taps_.size());
-    const float *scale = scale_ ? scale_ + image * channels_ + from : nullptr;
+    const float *scale = scale_ + image * channels_ + from;
     for (int64_t ox = 0; ox < g_.out_w;) {
       const bool inner = ox >= inner_begin_ && ox < inner_end_;
       const int64_t pixels = inner ? inner_end_ - ox : 1;
@@ -153,10 +141,9 @@ class Depthwise {
     }
   }
 
-  const cod_input &x_;
+  const cod_carrier &x_;
   const cod_geometry &g_;
   const int64_t channels_;
-  const int group_;
   const float *const weight_, *const scale_;
   const cod_output &y_;
   const bool gated_;
@@ -180,21 +167,6 @@ int32_t share(const Depthwise &work, int64_t products, int32_t threads) {
 
 }  // namespace
 
-extern "C" int32_t cod_depthwise(const cod_input *x, const cod_geometry *geometry, int64_t channels,
-                                 int32_t group, const float *weight, const cod_output *y,
-                                 int32_t threads) {
-  if (!x || !weight || !y || !cod::fits(geometry) || channels < 1 || group < 1)
-    return COD_BAD_ARGUMENT;
-  if (x->code_stride < channels || (x->step_mode && !x->step)) return COD_BAD_ARGUMENT;
-  if (y->activation == COD_ACT_GATED_GELU && channels % 2) return COD_BAD_ARGUMENT;
-  const cod_geometry &g = *geometry;
-  const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
-  if (x->step_mode == 1 && x->row_groups < (channels + group - 1) / group) return COD_BAD_ARGUMENT;
-  if (pixels == 0) return COD_OK;
-  return share(Depthwise(*x, g, channels, group, weight, nullptr, *y), pixels * channels * taps,
-               threads);
-}
-
 extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
                                          int64_t channels, const int8_t *weight,
                                          const float *factor, const cod_output *y,
@@ -207,13 +179,14 @@ extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometr
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
   if (taps > kMostTaps) return COD_BAD_ARGUMENT;
   if (pixels == 0) return COD_OK;
-  if (!x->unit || x->unit_rows != g.in_h * g.in_w) return COD_BAD_ARGUMENT;
+  if (!x->unit || x->unit_rows != g.in_h * g.in_w || (x->unit_stride && x->unit_stride < channels))
+    return COD_BAD_ARGUMENT;
   std::vector<float> whole((size_t)(taps * channels)), scale((size_t)(g.batch * channels));
   for (int64_t i = 0; i < taps * channels; i++) whole[i] = (float)weight[i];
   for (int64_t i = 0; i < g.batch * channels; i++)
-    scale[i] = x->unit[i / channels] * factor[i % channels];
-  cod_input codes{};
-  codes.codes = x->data, codes.code_stride = x->stride;
-  return share(Depthwise(codes, g, channels, 1, whole.data(), scale.data(), *y),
-               pixels * channels * taps, threads);
+    scale[i] = (x->unit_stride ? x->unit[i / channels * x->unit_stride + i % channels]
+                               : x->unit[i / channels]) *
+               factor[i % channels];
+  return share(Depthwise(*x, g, channels, whole.data(), scale.data(), *y), pixels * channels * taps,
+               threads);
 }

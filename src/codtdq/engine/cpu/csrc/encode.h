@@ -69,22 +69,6 @@ struct Encode {
     }
   };
 
-  // A radius and step for each value.
-  struct Each {
-    const float *x, *radius, *step;
-
-    template <bool WHOLE, int COUNT>
-    inline __attribute__((always_inline)) void find(int at, int left, Ints (&q)[COUNT]) const {
-#pragma GCC unroll 4
-      for (int j = 0; j < COUNT; j++) {
-        const int i = at + j * W;
-        const Floats clip = values<WHOLE>(radius + i, left);
-        const Floats value = Isa::max(-clip, Isa::min(clip, values<WHOLE>(x + i, left)));
-        q[j] = divided(value, values<WHOLE>(step + i, left));
-      }
-    }
-  };
-
   // Codes of n values and their sum.
   template <class Finder>
   COD_INLINE int32_t codes_of(const Finder &finder, int n, int8_t *codes) {
@@ -120,16 +104,6 @@ struct Encode {
       int32_t total = 0;
       for (int i = 0; i < n; i++) total += codes[i] = code_of(x[i], radius, step, qmax);
       return total;
-    }
-  }
-
-  static void each(const float *x, int n, const float *radius, const float *step, int bits,
-                   int8_t *codes) {
-    if constexpr (Isa::kPiece > 0) {
-      codes_of(Each{x, radius, step}, n, codes);
-    } else {
-      const float qmax = (float)((1 << (bits - 1)) - 1);
-      for (int i = 0; i < n; i++) codes[i] = code_of(x[i], radius[i], step[i], qmax);
     }
   }
 };

@@ -31,21 +31,8 @@ struct alignas(64) GroupResult {
   int32_t active[kMaxLanes], infeasible[kMaxLanes], sums[kMaxLanes];
 };
 
-// How grids are searched for: cod_search_spec, worked out for an image.
-struct SearchPlan {
-  float levels, unit, zero_weight;
-  int group, trials, zero_point;
-  bool divide;  // codes by true division only
-  bool given;   // the unit: nobody has looked for values that are not finite
-};
-
 // x / step lies between x * inverse * (1 - kMargin) and x * inverse * (1 + kMargin).
 constexpr float kMargin = 0x1p-21f;
-
-struct alignas(64) SearchResult {
-  float step[kMaxLanes], bottom[kMaxLanes], top[kMaxLanes];
-  int32_t sums[kMaxLanes];
-};
 
 // Bounds of 1 / step of up to 16 groups, and the bounds of their codes plus 1.5 * 2^23: the low
 // byte of such a float is the code.
@@ -53,36 +40,12 @@ struct alignas(64) CodeRange {
   float low[16], high[16], bottom[16], top[16];
 };
 
-// One tile. x[t * rows + r]: codes of row r under tap t; steps: its steps (one per group, or a
-// single one if step_stride is 0); sums: its code sums. scales: [taps * groups][columns], or NULL;
-// exact: those of a cod_weight that says so.
-// w: bytes [taps][groups][group / 4][columns][4], code + 8.
-struct TileInput {
-  const int8_t *const *x;
-  const float *const *steps;
-  const int32_t *const *sums;
-  const uint8_t *w;
-  const float *scales;
-  int64_t taps, groups;
-  int group, step_stride;
-  bool wide, exact;
-};
-
-// Where a tile's results go: y[r * stride + j] = sum * scale[j] + bias[j] for the first `rows`
-// rows and `columns` columns. scale, bias: [tile columns], or NULL; acc: scratch for one tile.
-struct Epilogue {
-  float *y;
-  int64_t stride;
-  const float *scale, *bias;
-  int rows, columns;
-  float *acc;
-};
-
-// A line of pixels: y[p, c] = sum over taps of x[t][p, c] weight[t][c] + bias[c].
+// A line of pixels: y[p, c] = (sum over taps of x[t][p, c] weight[t][c]) scale[c] + bias[c], the
+// sum one of whole numbers.
 struct DepthwiseLine {
   const float *const *x, *const *weight;  // [taps]: of the first pixel; of the tap
   const float *bias;                      // or NULL
-  const float *scale;                     // or NULL; of whole numbers: y = sum * scale + bias then
+  const float *scale;
   int taps;
   int64_t pixels, x_step, y_step;  // steps: floats from pixel to pixel
   float *y;
@@ -114,6 +77,8 @@ struct CarryPlan {
   float levels;     // asymmetric: largest code
   float low, high;  // symmetric: limits of codes
   float most;       // largest multiplier
+  int trials;       // multipliers to try
+  float zero_weight;
 };
 
 // Steps of groups, NaN where a value is not finite; `bounded`: they may not grow; `least`: of
@@ -135,21 +100,9 @@ struct Kernels {
   const char *(*refusal)();  // why it does not run here; NULL: nothing more to say
   int lanes;                 // groups that one call of `quantize` takes
   void (*quantize)(const GroupBlock &block, const Plan &plan, GroupResult &out);
-  // codes of n contiguous values under one radius and step; returns the sum of the codes
-  int32_t (*encode)(const float *x, int n, float radius, float step, int bits, int8_t *codes);
-  // the same with a radius and step for each value
-  void (*encode_each)(const float *x, int n, const float *radius, const float *step, int bits,
-                      int8_t *codes);
   void (*gelu)(const float *x, int64_t n, float *y);
-
-  int rows, columns;                                       // tile of `tile`: MR x NR outputs
-  void (*tile)(const TileInput &in, const Epilogue &out);  // over all taps
-  // nibbles -> bytes: n bytes of `packed` become 2 n bytes
-  void (*unpack)(const uint8_t *packed, int64_t n, uint8_t *bytes);
   void (*activate)(float *y, int64_t n, int activation);  // in place
-  // channels [from, from + n) of a token; steps: one per group, or NULL where they are 1
-  void (*dequantize)(const int8_t *codes, int64_t from, int64_t n, int group, const float *steps,
-                     float *x_hat);
+  void (*as_floats)(const int8_t *codes, int64_t n, float *x);
   void (*depthwise)(const DepthwiseLine &line, int64_t n);  // n channels
   void (*multiply)(float *y, const float *x, int64_t n);    // y *= x
   // y = sum over i of share[i] x[i]
@@ -157,16 +110,7 @@ struct Kernels {
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 
-  // Groups whose grids are searched for. `widest`: their largest step, or `known` if that is
-  // larger, NaN if a value is not finite; `search`: codes and grids. Pixels: `group` rows of
-  // channels, codes only of the first `valid` ones.
-  float (*widest)(const GroupBlock &block, const SearchPlan &plan, float known);
-  void (*search)(const GroupBlock &block, const SearchPlan &plan, SearchResult &out);
-  float (*widest_of_pixels)(const float *const *rows, int64_t channels, const SearchPlan &plan);
-  void (*search_pixels)(const float *const *rows, int64_t channels, const SearchPlan &plan,
-                        int valid, int8_t *const *codes, float *step);
   void (*transform)(const float *x, int64_t n, const cod_transform &transform, float *y);
-  void (*dequantize_each)(const int8_t *codes, int64_t n, const float *step, float *x_hat);
 
   // Products of carriers. A panel of weights: [taps][depth / unit][columns][unit] codes.
   int carrier_rows, carrier_columns, carrier_unit;
@@ -193,6 +137,15 @@ struct Kernels {
                       const float *units, int64_t n, const CarryPlan &plan, const CarryTable &out);
   void (*carry_groups)(const float *x, int64_t channels, int group, const CarryTable &table,
                        int8_t *to);
+  // better multipliers of `block.lanes` groups, from the entries of a table on: those with the
+  // least errors of `plan.trials`
+  void (*carry_try)(const GroupBlock &block, const float *units, const CarryPlan &plan,
+                    const CarryTable &table);
+  // of groups of n pixels, rows of channels: their steps and least values; better multipliers
+  void (*carry_pixel_steps)(const float *const *rows, int n, int64_t channels,
+                            const CarryPlan &plan, float *step, float *least);
+  void (*carry_try_pixels)(const float *const *rows, int n, int64_t channels, const float *units,
+                           const CarryPlan &plan, const CarryTable &table);
   // with an entry for each channel, or one for all; whether all values are finite
   bool (*carry_each)(const float *x, int64_t channels, bool each, const CarryTable &table,
                      int8_t *to);

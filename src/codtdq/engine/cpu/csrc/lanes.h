@@ -169,8 +169,6 @@ struct Lanes {
   COD_INLINE Ints key_of(Ints magnitude, int omit) { return magnitude - omit; }
   COD_INLINE Ints magnitude_of(Ints key, int omit) { return key + omit; }
 
-  // 1 / x, to 2^-22.
-  COD_INLINE Floats reciprocal(Floats x) { return 1.0f / x; }
   // Whether a division takes longer than a guess and two fused multiplications, which give the
   // same.
   static constexpr bool kGuessesQuotients = false;
@@ -178,13 +176,6 @@ struct Lanes {
   static constexpr bool kMasks = false;
   // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
   static constexpr int kPiece = 0;
-  // Of a product: the size of groups for which there is code of its own, or 0.
-  static constexpr int kGroup = 0;
-  // Of a product: whether what sums begin at is added in the end: registers are scarce before.
-  static constexpr bool kBeginsLast = false;
-  // Of a product: whether a sum is multiplied by the step first and then by the weight's scale.
-  // Either is right; sets differ, and another order would change their last bits.
-  static constexpr bool kStepFirst = false;
 
   // Lane l of the result: pick() over all lanes of each[l]; in any order.
   template <typename F>

@@ -12,28 +12,10 @@ struct Line {
   using Floats = typename Isa::Floats;
   static constexpr int W = Isa::kWidth;
 
-  static inline void dequantize_group(const int8_t *codes, int64_t n, float step, float *x_hat) {
+  static void as_floats(const int8_t *codes, int64_t n, float *x) {
     int64_t i = 0;
-    for (; i + W <= n; i += W) Isa::store(Isa::codes_as_floats(codes + i) * step, x_hat + i);
-    for (; i < n; i++) x_hat[i] = (float)codes[i] * step;
-  }
-
-  static void dequantize(const int8_t *codes, int64_t from, int64_t n, int group,
-                         const float *steps, float *x_hat) {
-    const int64_t end = from + n;
-    if (!steps) return dequantize_group(codes + from, n, 1.0f, x_hat);
-    for (int64_t c = from, g = from / group; c < end; g++) {
-      const int64_t whole = (g + 1) * group, stop = whole < end ? whole : end;
-      dequantize_group(codes + c, stop - c, steps[g], x_hat + c - from);
-      c = stop;
-    }
-  }
-
-  static void dequantize_each(const int8_t *codes, int64_t n, const float *step, float *x_hat) {
-    int64_t i = 0;
-    for (; i + W <= n; i += W)
-      Isa::store(Isa::codes_as_floats(codes + i) * Isa::load(step + i), x_hat + i);
-    for (; i < n; i++) x_hat[i] = (float)codes[i] * step[i];
+    for (; i + W <= n; i += W) Isa::store(Isa::codes_as_floats(codes + i), x + i);
+    for (; i < n; i++) x[i] = (float)codes[i];
   }
 
   // M vectors of channels of N pixels: a weight is loaded once for all pixels.
@@ -43,8 +25,7 @@ struct Line {
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
-      for (int j = 0; j < M; j++)
-        sum[i][j] = line.bias && !line.scale ? Isa::load(line.bias + c + j * W) : Floats{};
+      for (int j = 0; j < M; j++) sum[i][j] = Floats{};
     for (int t = 0; t < line.taps; t++) {
       const float *x = line.x[t] + p * line.x_step + c, *w = line.weight[t] + c;
 #pragma GCC unroll 4
@@ -60,10 +41,8 @@ struct Line {
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
       for (int j = 0; j < M; j++) {
-        if (line.scale) {
-          sum[i][j] = sum[i][j] * Isa::load(line.scale + c + j * W);
-          if (line.bias) sum[i][j] = sum[i][j] + Isa::load(line.bias + c + j * W);
-        }
+        sum[i][j] = sum[i][j] * Isa::load(line.scale + c + j * W);
+        if (line.bias) sum[i][j] = sum[i][j] + Isa::load(line.bias + c + j * W);
         Isa::store(sum[i][j], y + i * line.y_step + j * W);
       }
   }
@@ -75,11 +54,11 @@ struct Line {
     for (; c + W <= n; c += W) depthwise_tile<N, 1>(line, p, c);
     for (; c < n; c++)
       for (int i = 0; i < N; i++) {
-        float sum = line.bias && !line.scale ? line.bias[c] : 0.0f;
+        float sum = 0.0f;
         for (int t = 0; t < line.taps; t++)
           sum += line.x[t][(p + i) * line.x_step + c] * line.weight[t][c];
-        if (line.scale) sum *= line.scale[c];
-        if (line.scale && line.bias) sum += line.bias[c];
+        sum *= line.scale[c];
+        if (line.bias) sum += line.bias[c];
         line.y[(p + i) * line.y_step + c] = sum;
       }
   }

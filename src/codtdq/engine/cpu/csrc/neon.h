@@ -1,5 +1,4 @@
-// ARM NEON with the dot product: 4 groups per block, 6 x 8 tiles. The nibbles 0..15 are valid
-// signed bytes, so sdot takes weights and activations alike.
+// ARM NEON with the dot product: 4 groups per block, 6 x 8 tiles.
 #pragma once
 #include <arm_neon.h>
 #if defined(__linux__)
@@ -21,7 +20,6 @@ struct Neon : Lanes<4> {
     return false;  // no way to ask is known here: the generic set serves
 #endif
   }
-  static constexpr bool kStepFirst = true;
 
   COD_INLINE bool any(Ints x) { return vmaxvq_u32((uint32x4_t)x) != 0; }
   COD_INLINE bool all_at_most(Floats x, Floats y) {
@@ -92,50 +90,42 @@ struct Neon : Lanes<4> {
     vst1q_s8(to, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
   }
 
-  // Of 32 registers: 12 integer and 12 float sums, 6 rows of 16 codes, 2 of weights.
-  static constexpr int kRows = 6;
+  // Of 32 registers: 12 sums, 6 rows of 16 carriers, 2 of weights.
+  static constexpr int kCarrierRows = 6;
 
   template <int LANE>
-  COD_INLINE void quad(Ints (&d)[kRows][2], const int8x16_t *b, const uint8_t *w) {
+  COD_INLINE void quad(Ints (&d)[kCarrierRows][2], const int8x16_t *b, const uint8_t *w) {
     const int8x16_t w0 = vreinterpretq_s8_u8(vld1q_u8(w + LANE * 8 * kWidth));
     const int8x16_t w1 = vreinterpretq_s8_u8(vld1q_u8(w + LANE * 8 * kWidth + 16));
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; r++) {
+    for (int r = 0; r < kCarrierRows; r++) {
       d[r][0] = (Ints)vdotq_laneq_s32((int32x4_t)d[r][0], w0, b[r], LANE);
       d[r][1] = (Ints)vdotq_laneq_s32((int32x4_t)d[r][1], w1, b[r], LANE);
     }
   }
 
-  // 32-bit sums hold any code: wide activations need no path of their own.
-  template <int GROUP>
-  COD_INLINE void dot(const int8_t *const *x, int64_t at, const uint8_t *w, int group, bool,
-                      Ints (&d)[kRows][2]) {
-    int8x16_t b[kRows];
-    int k = 0;
-    for (; k + 16 <= group; k += 16, w += 32 * kWidth) {
+  template <bool BYTES>
+  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *, const uint8_t *w,
+                              const int32_t *, int64_t depth, int, Ints (&d)[kCarrierRows][2]) {
+    int8x16_t b[kCarrierRows];
+    int64_t k = 0;
+    for (; k + 16 <= depth; k += 16, w += 32 * kWidth) {
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++) b[r] = vld1q_s8(x[r] + at + k);
+      for (int r = 0; r < kCarrierRows; r++) b[r] = vld1q_s8(x[r] + k);
       quad<0>(d, b, w);
       quad<1>(d, b, w);
       quad<2>(d, b, w);
       quad<3>(d, b, w);
     }
-    for (; k < group; k += 4, w += 8 * kWidth) {
+    for (; k < depth; k += 4, w += 8 * kWidth) {
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++) {
+      for (int r = 0; r < kCarrierRows; r++) {
         int32_t four;
-        __builtin_memcpy(&four, x[r] + at + k, 4);
+        __builtin_memcpy(&four, x[r] + k, 4);
         b[r] = vreinterpretq_s8_s32(vdupq_n_s32(four));
       }
       quad<0>(d, b, w);
     }
-  }
-
-  static constexpr int kCarrierRows = kRows;
-  template <bool BYTES>
-  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *, const uint8_t *w,
-                              const int32_t *, int64_t depth, int, Ints (&d)[kRows][2]) {
-    dot<0>(x, 0, w, (int)depth, false, d);
   }
 };
 

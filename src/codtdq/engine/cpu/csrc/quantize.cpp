@@ -97,48 +97,6 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
   return COD_OK;
 }
 
-extern "C" int32_t cod_quantize_fixed(const cod_rows *x, int32_t bits, const float *radius,
-                                      const float *step, int32_t per_channel, int32_t group,
-                                      int32_t pre, const cod_quantized *out, int32_t threads) {
-  if (!usable(x, out, bits, group) || !radius || !step) return COD_BAD_ARGUMENT;
-  const int64_t channels = x->channels, count = (channels + group - 1) / group;
-  const int64_t padded = count * group;
-  if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
-  const auto &k = kernels();
-  auto body = [&](int64_t first, int64_t last) {
-    RowReader reader(*x, pre, channels);
-    std::vector<int8_t> scratch((size_t)padded + 1);
-    const float *rows[kRowBlock];
-    for (int64_t begin = first; begin < last; begin += kRowBlock) {
-      const int64_t end = begin + kRowBlock < last ? begin + kRowBlock : last;
-      reader.read(begin, end, rows);
-      for (int64_t row = begin; row < end; row++) {
-        const float *values = rows[row - begin];
-        int8_t *codes = out->codes ? out->codes + row * out->code_stride : scratch.data();
-        if (out->codes) std::memset(codes + channels, 0, out->code_stride - channels);
-        if (per_channel) k.encode_each(values, (int)channels, radius, step, bits, codes);
-        for (int64_t g = 0; g < count; g++) {
-          const int64_t at = g * group, n = channels - at < group ? channels - at : group;
-          int32_t sum = 0;
-          if (per_channel)
-            for (int64_t i = 0; i < n; i++) sum += codes[at + i];
-          else
-            sum = k.encode(values + at, (int)n, radius[0], step[0], bits, codes + at);
-          if (out->sums) out->sums[row * count + g] = sum;
-        }
-        if (out->x_hat) {
-          float *x_hat = out->x_hat + row * channels;
-          for (int64_t c = 0; c < channels; c++)
-            x_hat[c] = (float)codes[c] * step[per_channel ? c : 0];
-        }
-      }
-    }
-  };
-  int64_t grain = 8192 / (channels > 0 ? channels : 1) / kRowBlock * kRowBlock;
-  cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
-  return COD_OK;
-}
-
 extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int32_t threads) {
   if (!x || !out || x->rows < 0 || x->channels < 1 || !x->data) return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, width = per_channel ? channels : 1;

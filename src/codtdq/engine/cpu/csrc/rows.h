@@ -10,21 +10,37 @@ namespace cod {
 
 constexpr int kRowBlock = 16;  // rows gathered at once when channels are strided
 
-// The rows of a block as contiguous floats, the pre-activation applied, zeros up to `padded`.
+inline bool changes(const cod_transform &t) { return t.shift || t.scale || t.order || t.hadamard; }
+
+// The rows of a block as contiguous floats, the pre-activation or a transform applied, zeros up to
+// `padded`.
 class RowReader {
  public:
-  RowReader(const cod_rows &x, int pre, int64_t padded, int64_t most = kRowBlock)
+  RowReader(const cod_rows &x, int pre, int64_t padded, int64_t most = kRowBlock,
+            const cod_transform *transform = nullptr)
       : x_(x),
         pre_(pre),
         padded_(padded),
-        copy_(x.channel_stride != 1 || pre != COD_PRE_NONE || padded != x.channels) {
-    if (copy_) buffer_.assign((size_t)(most * padded), 0.0f);
+        transform_(transform && changes(*transform) ? transform : nullptr),
+        gather_(x.channel_stride != 1 || pre != COD_PRE_NONE ||
+                (padded != x.channels && !transform_)) {
+    if (gather_) buffer_.assign((size_t)(most * padded), 0.0f);
+    if (transform_) changed_.assign((size_t)(most * padded), 0.0f);
   }
 
   // Pointers to rows [begin, end), as many as `most` says.
   void read(int64_t begin, int64_t end, const float **rows) {
     for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
-    if (!copy_) return;
+    if (gather_) gather(begin, end, rows);
+    for (int64_t i = 0; i < end - begin && transform_; i++) {
+      float *row = &changed_[i * padded_];
+      kernels().transform(rows[i], x_.channels, *transform_, row);
+      rows[i] = row;
+    }
+  }
+
+ private:
+  void gather(int64_t begin, int64_t end, const float **rows) {
     const int64_t n = end - begin, channels = x_.channels;
     if (x_.channel_stride == 1) {
       for (int64_t i = 0; i < n; i++)
@@ -46,12 +62,12 @@ class RowReader {
     }
   }
 
- private:
   const cod_rows &x_;
   int pre_;
   int64_t padded_;
-  bool copy_;
-  std::vector<float> buffer_;
+  const cod_transform *transform_;
+  bool gather_;
+  std::vector<float> buffer_, changed_;
 };
 
 inline int rank_of(double share, int count) {
@@ -74,6 +90,34 @@ inline Plan plan_of(const cod_quant_spec &spec) {
     plan.percentile_rank[n] = rank_of(spec.percentile, n);
     plan.zero_rank[n] = rank_of(spec.zero_ratio, n);
   }
+  return plan;
+}
+
+// How codes of so many bits become carriers.
+inline CarryPlan carry_plan(int bits, bool asymmetric) {
+  CarryPlan plan{};
+  const int half = 1 << (bits - 1);
+  const int reach = asymmetric ? 2 * half - 1 : half;
+  plan.asymmetric = asymmetric;
+  plan.levels = (float)(2 * half - 1);
+  plan.low = (float)(half > COD_LARGEST_CARRIER ? -COD_LARGEST_CARRIER : -half);
+  plan.high = (float)(half - 1);
+  plan.most = (float)(COD_LARGEST_CARRIER / reach > 1 ? COD_LARGEST_CARRIER / reach : 1);
+  plan.trials = 1;
+  return plan;
+}
+
+inline bool fits(const cod_carry_spec *spec) {
+  return spec && spec->bits >= 2 && spec->bits <= (spec->asymmetric ? 7 : 8) && spec->group >= 1 &&
+         spec->group <= COD_MAX_GROUP && spec->trials >= 1 && spec->trials <= COD_MAX_TRIALS;
+}
+
+inline CarryPlan carry_plan(const cod_carry_spec &spec) {
+  CarryPlan plan = carry_plan(spec.bits, spec.asymmetric != 0);
+  cod_quant_spec range{};
+  range.bits = spec.bits, range.group = spec.group;
+  plan.range = plan_of(range);
+  plan.trials = spec.trials, plan.zero_weight = spec.zero_weight;
   return plan;
 }
 

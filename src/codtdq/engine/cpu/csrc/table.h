@@ -7,8 +7,6 @@
 #include "line.h"
 #include "pointwise.h"
 #include "project.h"
-#include "search.h"
-#include "tile.h"
 #include "transform.h"
 
 namespace cod {
@@ -23,24 +21,13 @@ constexpr Kernels table_of() {
   k.refusal = Isa::refusal;
   k.lanes = kMaxLanes;
   k.quantize = Project<Isa>::block;
-  k.encode = Encode<Isa>::group;
-  k.encode_each = Encode<Isa>::each;
   k.gelu = Pointwise<Isa>::gelu;
-  k.rows = Tile<Isa>::kRows;
-  k.columns = Tile<Isa>::kColumns;
-  k.tile = Tile<Isa>::tile;
-  k.unpack = Tile<Isa>::unpack;
   k.activate = Pointwise<Isa>::activate;
-  k.dequantize = Line<Isa>::dequantize;
-  k.dequantize_each = Line<Isa>::dequantize_each;
+  k.as_floats = Line<Isa>::as_floats;
   k.depthwise = Line<Isa>::run;
   k.multiply = Pointwise<Isa>::multiply;
   k.blend = Pointwise<Isa>::blend;
   k.magnitudes = Pointwise<Isa>::magnitudes;
-  k.widest = Search<Isa>::widest;
-  k.search = Search<Isa>::tokens;
-  k.widest_of_pixels = Search<Isa>::widest_of_pixels;
-  k.search_pixels = Search<Isa>::pixels;
   k.transform = Transform<Isa>::run;
   k.carrier_rows = Carrier<Isa>::kRows;
   k.carrier_columns = Carrier<Isa>::kColumns;
@@ -71,6 +58,9 @@ constexpr Kernels table_of() {
   k.carry_table = Carry<Isa>::table;
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
+  k.carry_try = Carry<Isa>::try_groups;
+  k.carry_pixel_steps = Carry<Isa>::pixel_steps;
+  k.carry_try_pixels = Carry<Isa>::try_pixels;
   k.turn = Carry<Isa>::turn;
   return k;
 }

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from codtdq.api import preset, quantize, quantize_activation
 from codtdq.engine import use_backend
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.carry import carry_groups
 from codtdq.engine.cpu.operators import quant_spec
-from codtdq.engine.cpu.products import encode_groups
 from codtdq.errors import ConfigError
 from codtdq.lab.bench.speed.machine import require_engine
 from codtdq.lab.bench.speed.timing import (
@@ -138,7 +138,7 @@ def _cases(kind: str, limit: int | None) -> Iterator[Case]:
 
 
 def _quantizers() -> Iterator[Case]:
-    """DSTG + DCRP on tokens, as a product needs it: codes, steps, sums of codes.
+    """DSTG + DCRP on tokens, as a product needs it: carriers and units.
 
     Against the formulas in eager torch, operation by operator, and against this project's own
     reference, which avoids the slow ones of these.
@@ -149,7 +149,7 @@ def _quantizers() -> Iterator[Case]:
     for tokens, channels in QUANTIZER_SHAPES:
         x = _random(tokens, channels)
         native: dict[str, Callable[[], object]] = {
-            "-": partial(encode_groups, x, quant_spec(*settings), GROUP)
+            "-": partial(carry_groups, x, quant_spec(*settings))
         }
         name = f"{tokens}x{channels} g{GROUP}"
         yield Case("quantizer", name, {"formulas": partial(_formulas, x, spec)}, native)
