@@ -23,6 +23,7 @@ LEAVES = {
     "errors",
     "importing",
     "io",
+    "printing",
     "memory",
     "progress",
 }

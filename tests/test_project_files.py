@@ -108,3 +108,21 @@ def test_folders_tested_by_workflows_exist():
         for folder in re.findall(r"\btests/\w+", path.read_text(encoding="utf-8"))
     }
     assert named and not [folder for folder in named if not (ROOT / folder).is_dir()]
+
+
+def test_floors_leave_out_versions_that_run_code_of_a_file():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    floors = {"torch": (2, 10), "pillow": (10, 3), "ray": (2, 54), "onnx": (1, 21)}
+    for name, floor in floors.items():
+        found = re.findall(rf'"{name}>=([\d.]+)"', text)
+        assert found, name
+        assert all(tuple(map(int, version.split("."))) >= floor for version in found), name
+
+
+def test_the_lock_file_pins_every_package_by_hash_and_names_no_host():
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    form = re.compile(r"[\w.-]+==[\w.+!]+ --hash=sha256:[0-9a-f]{64}")
+    assert all(form.fullmatch(line) for line in lines) and "://" not in text
+    pinned = {line.partition("==")[0].lower() for line in lines}
+    assert {"torch", "numpy", "scipy", "safetensors", "pillow"} <= pinned

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq.api import quantize as quantize
     from codtdq.api import quantize_activation as quantize_activation
     from codtdq.api import save as save
+    from codtdq.api import verify as verify
     from codtdq.declarations import Declaration as Declaration
     from codtdq.declarations import declare as declare
     from codtdq.engine import backend_of as backend_of
@@ -55,6 +56,7 @@ _EXPORTS = {
     "plan": "codtdq.api",
     "save": "codtdq.api",
     "load": "codtdq.api",
+    "verify": "codtdq.api",
     "preset": "codtdq.api",
     "quantize_activation": "codtdq.api",
     "config": "codtdq.api",

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.checkpoint import read_header, restore, save_model
+from codtdq.checkpoint.verify import Verified
+from codtdq.checkpoint.verify import verify as _verify
 from codtdq.engine import backend_of, use_backend
 from codtdq.engine.program.program import Program
 from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
@@ -151,6 +153,29 @@ def compile(model: nn.Module, *examples: Tensor) -> Program:
     return Program(lambda *inputs: forward(model, *inputs), examples)
 
 
+def verify(
+    directory: str | Path,
+    *,
+    signers: str | Path | None = None,
+    identity: str | None = None,
+    signature: str | Path | None = None,
+) -> Verified:
+    """Check a saved model completely without building or running it; raises `CheckpointError`.
+
+    signers, identity: an allowed-signers file of `ssh-keygen`, and whose signature of the
+        checkpoint's `codtdq.json` must hold.
+    signature: where it is, if not beside that file.
+    """
+    list_methods()
+    return _verify(
+        directory, config_from, _skeleton, signers=signers, identity=identity, signature=signature
+    )
+
+
+def _skeleton(architecture: str) -> nn.Module | None:
+    return build_model(architecture, empty=True) if architecture in list_models() else None
+
+
 def quantize_activation(
     x: Tensor,
     config: QuantConfig | ActivationSpec | str = "cod-tdq",
@@ -200,4 +225,4 @@ def blank_image(model: nn.Module) -> Tensor | None:
     return None if size is None else torch.zeros(1, 3, size, size)
 
 
-__all__ = ["config", "load", "plan", "preset", "quantize", "quantize_activation", "save"]
+__all__ = ["config", "load", "plan", "preset", "quantize", "quantize_activation", "save", "verify"]

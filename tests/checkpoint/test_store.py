@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from altering import edit_meta, put, rewrite, weights_of
+from safetensors.torch import load_file
 from torch import nn
 
 import codtdq
 from codtdq.checkpoint import FORMAT_VERSION
-from codtdq.checkpoint.files import sha256
+from codtdq.checkpoint.files import sha256, weights_name
 from codtdq.errors import CheckpointError
 from small_nets import SmallNet, images, simulate, small_net
 
@@ -87,7 +88,7 @@ def test_the_directory_is_a_seventh_of_fp32(tmp_path):
 
 def test_index_tables_and_masks_are_stored_compactly(tmp_path):
     _, path = saved(tmp_path)
-    entries = load_file(str(path / "model.safetensors"))
+    entries = load_file(str(weights_of(path)))
     assert entries["index#narrow"].dtype is torch.uint8
     assert entries["mask#palette.codes"].dtype is torch.uint8
     restored = codtdq.load(path, model=small_net(), backend="reference")
@@ -107,7 +108,7 @@ def test_tied_modules_are_stored_once(tmp_path):
 
     model = simulate(Tied(), "cod-tdq")
     path = codtdq.save(model, tmp_path / "tied")
-    assert not any(k.startswith("b.") for k in load_file(str(path / "model.safetensors")))
+    assert not any(k.startswith("b.") for k in load_file(str(weights_of(path))))
     x = torch.randn(3, 32)
     assert torch.equal(codtdq.load(path, model=Tied(), backend="reference")(x), model(x))
 
@@ -137,16 +138,18 @@ def test_static_channel_radii_of_grouped_convolutions_survive(tmp_path, groups):
 def test_only_two_files_and_no_leftovers(tmp_path):
     _, path = saved(tmp_path)
     assert {f.stat().st_mode & 0o777 for f in path.iterdir()} == {0o644}
-    assert sorted(f.name for f in path.iterdir()) == ["codtdq.json", "model.safetensors"]
     meta = json.loads((path / "codtdq.json").read_text())
-    assert meta["format"] == FORMAT_VERSION and meta["sha256"] == sha256(path / "model.safetensors")
+    weights = weights_of(path)
+    assert sorted(f.name for f in path.iterdir()) == ["codtdq.json", weights.name]
+    assert meta["format"] == FORMAT_VERSION and meta["sha256"] == sha256(weights)
+    assert weights.name == weights_name(meta["sha256"])
     assert meta["config"]["name"] == "cod-tdq" and meta["architecture"].endswith("SmallNet")
 
 
 def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     model, path = saved(tmp_path)
     before = {f.name: f.read_bytes() for f in path.iterdir()}
-    monkeypatch.setattr("safetensors.torch.save_file", _explode)
+    monkeypatch.setattr("safetensors.torch.save", _explode)
     with pytest.raises(CheckpointError, match="disk full"):
         codtdq.save(model, path)
     assert {f.name: f.read_bytes() for f in path.iterdir()} == before
@@ -156,33 +159,25 @@ def _explode(*args, **kwargs):
     raise OSError("disk full")
 
 
-def edit_meta(path, **changes):
-    meta = json.loads((path / "codtdq.json").read_text())
-    meta.update(changes)
-    (path / "codtdq.json").write_text(json.dumps({k: v for k, v in meta.items() if v is not ...}))
-
-
-def rewrite(path, change):
-    entries = load_file(str(path / "model.safetensors"))
-    change(entries)
-    save_file(entries, str(path / "model.safetensors"))
-    edit_meta(path, sha256=sha256(path / "model.safetensors"))
-
-
 def truncate(path: Path):
-    data = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(data[: len(data) // 2])
-
-
-def truncate_with_hash(path: Path):
-    truncate(path)
-    edit_meta(path, sha256=sha256(path / "model.safetensors"))
+    data = weights_of(path).read_bytes()
+    weights_of(path).write_bytes(data[: len(data) // 2])
 
 
 DAMAGES = {
     "truncated": (truncate, "truncated or was changed"),
-    "truncated-rehashed": (truncate_with_hash, "cannot be read"),
-    "hash": (lambda p: edit_meta(p, sha256="0" * 64), "sha256"),
+    "truncated-rehashed": (lambda p: put(p, weights_of(p).read_bytes()[:500]), "cannot be read"),
+    "hash": (
+        lambda p: edit_meta(p, sha256="0" * 64, weights=weights_name("0" * 64)),
+        "has no model-0000",
+    ),
+    "other-name": (lambda p: edit_meta(p, weights="../x.safetensors"), "not its sha256's file"),
+    "seal": (
+        lambda p: (p / "codtdq.json").write_text(
+            (p / "codtdq.json").read_text().replace('"bits":4', '"bits":5', 1)
+        ),
+        "header_sha256",
+    ),
     "architecture": (lambda p: edit_meta(p, architecture="other.Net"), r"holds a 'other\.Net'"),
     "newer": (lambda p: edit_meta(p, format=99), "upgrade codtdq"),
     "no-version": (lambda p: edit_meta(p, format=...), "no format version"),
@@ -191,7 +186,7 @@ DAMAGES = {
     "bad-plan": (lambda p: edit_meta(p, plan={"sites": [{}]}), "damaged"),
     "missing-key": (
         lambda p: rewrite(p, lambda e: e.pop("mix.weight_scheme.scale")),
-        "1 keys missing",
+        "mix.weight_scheme: scale is missing",
     ),
     "extra-key": (lambda p: rewrite(p, lambda e: e.update(x=torch.ones(1))), "1 unexpected"),
     "shape": (
@@ -202,11 +197,8 @@ DAMAGES = {
         lambda p: rewrite(p, lambda e: e.update({"floats#codes": torch.zeros(3).byte()})),
         "do not fit",
     ),
-    "pickle": (
-        lambda p: (p / "model.safetensors").write_bytes(pickle.dumps({"a": 1})),
-        "is a pickle",
-    ),
-    "no-weights": (lambda p: (p / "model.safetensors").unlink(), r"no model\.safetensors"),
+    "pickle": (lambda p: put(p, pickle.dumps({"a": 1})), "is a pickle"),
+    "no-weights": (lambda p: weights_of(p).unlink(), "has no model-"),
     "no-json": (lambda p: (p / "codtdq.json").unlink(), "no codtdq checkpoint"),
     "broken-json": (lambda p: (p / "codtdq.json").write_text("{"), "is damaged"),
 }

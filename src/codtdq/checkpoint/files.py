@@ -1,10 +1,15 @@
-"""The two files of a checkpoint: written atomically, read with one-line errors."""
+"""The two files of a checkpoint: one pointer, and the tensors that it names by their hash.
+
+`codtdq.json` is the pointer. The tensors lie in `model-HASH.safetensors`, where HASH begins their
+own sha256. A save writes the tensors under their new name, then renames the new pointer over the
+old one: that rename is the moment at which the new checkpoint exists. Until then the old one does,
+whole. A load reads each file once; the bytes that were hashed are the bytes that are parsed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,36 +17,62 @@ from typing import Any
 
 from torch import Tensor
 
+from codtdq.checkpoint import header
 from codtdq.errors import CheckpointError
-from codtdq.io import atomic_path, write_text
+from codtdq.io import parse_tensors, remove_leftovers, write_bytes, write_text
 
-WEIGHTS, META = "model.safetensors", "codtdq.json"
-NEXT = ".codtdq-next.json"  # the JSON of weights that are about to be put in place
+META = "codtdq.json"
+WEIGHTS = "model-*.safetensors"  # whatever their hash
+LARGEST_HEADER = 64 << 20  # bytes of JSON
+_OLD_WEIGHTS = "model.safetensors"  # of formats 1 and 2
+_TRIES = 8  # a load beside a busy writer follows the pointer so often
 
 
 def write(directory: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write both files so that at every moment the directory holds a whole checkpoint.
-
-    The new JSON is put beside the old one first, then the weights are replaced, then the JSON. A
-    reader who meets the new weights under the old JSON finds their own JSON waiting.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    """Write both files; at every moment the directory holds a whole checkpoint, old or new."""
+    from safetensors.torch import save
 
     if directory.exists() and not directory.is_dir():
         raise CheckpointError(f"{directory} is a file; a checkpoint needs a directory")
     try:
+        data = save(tensors, {"format": "codtdq"})
+        digest = hashlib.sha256(data).hexdigest()
         directory.mkdir(parents=True, exist_ok=True)
         with _locked(directory):
-            with atomic_path(directory / WEIGHTS) as weights:
-                save_file(tensors, str(weights), metadata={"format": "codtdq"})
-                text = json.dumps({**meta, "sha256": sha256(weights)}, separators=(",", ":"))
-                write_text(directory / NEXT, text + "\n")
-            write_text(directory / META, text + "\n")
-            (directory / NEXT).unlink()
-    except (OSError, ValueError, SafetensorError) as error:
+            remove_leftovers(directory)
+            target = directory / weights_name(digest)
+            if not _holds(target, digest, len(data)):
+                write_bytes(target, data)
+            sealed = header.seal({**meta, "weights": target.name, "sha256": digest})
+            write_text(directory / META, header.to_text(sealed))
+            _remove_others(directory, target.name)
+    except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise CheckpointError(f"cannot write {directory}: {reason}") from error
+
+
+def weights_name(digest: str) -> str:
+    """Name of the file of tensors with this sha256."""
+    return f"model-{digest[:16]}.safetensors"
+
+
+def _holds(path: Path, digest: str, size: int) -> bool:
+    """Whether a file is there already and sound: saving the same twice writes no tensors."""
+    return path.is_file() and path.stat().st_size == size and sha256(path) == digest
+
+
+def _remove_others(directory: Path, current: str) -> None:
+    """Remove tensors that no pointer names any more."""
+    for path in directory.glob(WEIGHTS):
+        if path.name != current and len(path.name) == len(current):
+            path.unlink(missing_ok=True)
+    old = directory / _OLD_WEIGHTS
+    with contextlib.suppress(OSError):
+        # an older format's file, told by what this project writes into its own
+        with old.open("rb") as stream:
+            ours = b'"format":"codtdq"' in stream.read(1 << 12)
+        if ours:
+            old.unlink()
 
 
 @contextlib.contextmanager
@@ -60,25 +91,27 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """JSON and tensors of one and the same checkpoint, the hash checked."""
+def read(directory: Path, limit: int | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of one and the same checkpoint, both hashes checked.
+
+    limit: bytes that the file of tensors may have.
+    """
     meta = read_meta(directory)
-    try:
-        return meta, read_tensors(directory, str(meta.get("sha256")))
-    except CheckpointError:
-        waiting = directory / NEXT  # a writer stopped, or is, between the two files
-        candidates = [waiting] if waiting.is_file() else [directory / META]
-        for path in candidates:
-            other = _parse(path)
-            if other.get("sha256") not in (None, meta.get("sha256")):
-                return other, read_tensors(directory, str(other["sha256"]))
-        raise
+    for _ in range(_TRIES):
+        try:
+            return meta, _read_tensors(directory / meta["weights"], meta["sha256"], limit)
+        except FileNotFoundError:
+            # a writer has moved the pointer on since it was read
+            before, meta = meta["sha256"], read_meta(directory)
+            if meta["sha256"] == before:
+                break
+    raise CheckpointError(f"{directory} has no {meta['weights']}, which {META} names")
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
-    """The JSON of a checkpoint."""
+    """The header of a checkpoint, sound in itself; its tensors are not looked at."""
     if directory.is_file():
-        kind = "a pickle" if _looks_pickled(directory) else "a file"
+        kind = "a pickle" if _looks_pickled(_first_bytes(directory)) else "a file"
         raise CheckpointError(
             f"{directory} is {kind}; codtdq.load takes the directory that codtdq.save wrote"
         )
@@ -87,39 +120,40 @@ def read_meta(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{directory} is no codtdq checkpoint: it has no {META} (written by codtdq.save)"
         )
-    return _parse(path)
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
-    if not isinstance(meta, dict):
-        raise CheckpointError(f"{path} is damaged: expected a JSON object")
+    meta = header.parse(_read_bounded(path, LARGEST_HEADER), path)
+    if meta["weights"] != weights_name(meta["sha256"]):
+        raise CheckpointError(f"{path} names {meta['weights']!r}, which is not its sha256's file")
     return meta
 
 
-def read_tensors(directory: Path, expected_hash: str) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, after its hash was checked."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    path = directory / WEIGHTS
-    if not path.is_file():
-        raise CheckpointError(f"{directory} has no {WEIGHTS}")
-    if _looks_pickled(path):
+def _read_tensors(path: Path, expected: str, limit: int | None) -> dict[str, Tensor]:
+    data = _read_bounded(path, limit)
+    if _looks_pickled(data[:9]):
         raise CheckpointError(f"{path} is a pickle, which can run code; only safetensors is read")
-    found = sha256(path)
-    if found != expected_hash:
+    found = hashlib.sha256(data).hexdigest()
+    if found != expected:
         raise CheckpointError(
             f"{path} is truncated or was changed: its sha256 is {found[:12]}..., "
-            f"{META} says {str(expected_hash)[:12]}..."
+            f"{META} says {expected[:12]}..."
         )
     try:
-        return load_file(str(path))
-    except (SafetensorError, OSError) as error:
+        return parse_tensors(data)[0]
+    except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _read_bounded(path: Path, limit: int | None) -> bytes:
+    """All bytes of a file, through one handle; refused beforehand if they are too many."""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if limit is not None and size > limit:
+                raise CheckpointError(f"{path} has {size} bytes; accepted: at most {limit}")
+            return stream.read(size)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
 
 
 def sha256(path: Path) -> str:
@@ -131,10 +165,13 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _looks_pickled(path: Path) -> bool:
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(9)
+
+
+def _looks_pickled(head: bytes) -> bool:
     """Pickles and torch zips by their first bytes. A safetensors file has its JSON at byte 8,
     and its first bytes, a length, may be anything.
     """
-    with path.open("rb") as stream:
-        head = stream.read(9)
     return head[8:9] != b"{" and head.startswith((b"PK", b"\x80"))

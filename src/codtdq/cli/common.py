@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from codtdq.columns import columns, terminal_width
+from codtdq.printing import printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -273,5 +274,6 @@ def print_json(data: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns; on a terminal they fit it."""
-    return columns(header, rows, terminal_width())
+    """Left-aligned columns; on a terminal they fit it, and nothing reaches its controls."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    return columns([printable(cell) for cell in header], cells, terminal_width())

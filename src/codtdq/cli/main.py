@@ -1,19 +1,23 @@
 """Dispatch, and the one place where errors become one line and an exit code.
 
-Exit codes: 0 done, 2 wrong usage or unusable input, 130 interrupted.
+Exit codes: 0 done, 2 wrong usage or unusable input, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import NoReturn
 
 from codtdq._version import __version__
 from codtdq.cli.registry import COMMANDS, Verbs
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
+from codtdq.printing import printable
 
 
 class _Parser(argparse.ArgumentParser):
@@ -21,6 +25,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class Terminated(BaseException):
+    """A SIGTERM, on its way through the stack: what is half done is cleaned up, as by Ctrl-C."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -50,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     args.words = list(sys.argv[1:] if argv is None else argv)  # for results that say their command
     run: Callable[[argparse.Namespace], int | None] = args.run
+    if argv is None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         for file in args.imports:
             import_file(file)
@@ -69,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args.verb, f"{where}{what}", 2)
     except KeyboardInterrupt as stop:  # a verb that keeps something says so
         return _fail(args.verb, str(stop) or "interrupted; nothing is kept", 130)
+    except Terminated:
+        return _fail(args.verb, "terminated; finished work is kept", 128 + signal.SIGTERM)
 
 
 def _kept_memory(args: argparse.Namespace) -> int:
@@ -81,5 +97,5 @@ def _kept_memory(args: argparse.Namespace) -> int:
 
 
 def _fail(verb: str, message: str, code: int) -> int:
-    print(f"codtdq {verb}: error: {message}", file=sys.stderr)
+    print(f"codtdq {verb}: error: {printable(message)}", file=sys.stderr)
     return code

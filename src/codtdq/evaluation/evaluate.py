@@ -265,8 +265,8 @@ class _State:
             return MetricSuite()
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
-            found, suite = data["key"], data["suite"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found, suite = dict(data["key"]), data["suite"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"{self._path} cannot be resumed: {error!r}; delete it") from error
         changed = [k for k in self._key if found.get(k) != self._key[k]]
         if changed:

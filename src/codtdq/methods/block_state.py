@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError
-from codtdq.io import atomic_path
+from codtdq.io import read_tensors, write_tensors
 from codtdq.methods.rivals.blocks import Block, tensors_of
 from codtdq.methods.workbench import Workbench
 from codtdq.operators.quantized import QuantOperator
-from codtdq.schemes.base import build_input_scheme, build_weight_scheme
+from codtdq.planning.plan import Site
+from codtdq.schemes.base import InputScheme, WeightScheme, build_input_scheme, build_weight_scheme
+from codtdq.schemes.filling import fill
 
 
 def fingerprint(bench: Workbench, items: Iterable[Any], facts: dict[str, Any]) -> str:
@@ -71,8 +71,7 @@ class BlockStore:
                     tensors[f"{site.name}|{part}|{leaf}"] = buffer.detach().contiguous().clone()
         meta = {"key": self.key, "block": block.name, "operators": operators, "report": report}
         try:
-            with atomic_path(self._path(index)) as temporary:
-                save_file(tensors, temporary, metadata={"state": json.dumps(meta)})
+            write_tensors(self._path(index), tensors, {"state": json.dumps(meta)})
         except OSError as error:
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror}") from error
 
@@ -82,30 +81,43 @@ class BlockStore:
         if not path.is_file():
             return None
         try:
-            with safe_open(str(path), framework="pt") as file:
-                meta = json.loads(file.metadata()["state"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            tensors, metadata = read_tensors(path)
+            meta = json.loads(metadata["state"])
+            if meta["key"] != self.key or meta["block"] != block.name:
+                return None
+            report: dict[str, Any] = dict(meta["report"])
+            read = {
+                site.name: _read(meta["operators"][site.name], site, tensors)
+                for site in block.sites
+            }
+        except (OSError, LookupError, TypeError, ValueError, CheckpointError) as error:
             raise CheckpointError(f"{path} is damaged; delete it to redo its block") from error
-        if meta["key"] != self.key or meta["block"] != block.name:
-            return None
-        for site in block.sites:
+        for site in block.sites:  # only now: a damaged file changes nothing
             sim = site.module
             assert isinstance(sim, QuantOperator)
-            entry = meta["operators"][site.name]
-            sim.input_scheme = build_input_scheme(entry["input"])
-            sim.weight_scheme = build_weight_scheme(entry["weight"])
-            for part, module in _parts(sim):
-                for leaf, _ in list(module.named_buffers()):
-                    owner, _, name = leaf.rpartition(".")
-                    value = tensors[f"{site.name}|{part}|{leaf}"]
-                    module.get_submodule(owner)._buffers[name] = value
+            sim.input_scheme, sim.weight_scheme = read[site.name]
             sim.refresh()
-        report: dict[str, Any] = meta["report"]
         return report
 
     def _path(self, index: int) -> Path:
         return self.directory / f"block-{index:04d}.safetensors"
+
+
+def _read(
+    entry: dict[str, Any], site: Site, tensors: dict[str, Tensor]
+) -> tuple[InputScheme, WeightScheme]:
+    """Both schemes of an operator, checked against its shape."""
+    inputs, weight = build_input_scheme(entry["input"]), build_weight_scheme(entry["weight"])
+    if tuple(weight.shape) != tuple(site.shape):
+        raise CheckpointError(f"{site.name} has shape {list(weight.shape)}")
+    for part, scheme in (("input", inputs), ("weight", weight)):
+        stored = {
+            name.removeprefix(f"{site.name}|{part}|"): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(f"{site.name}|{part}|")
+        }
+        fill(scheme, stored.get, site.inputs)
+    return inputs, weight
 
 
 def _parts(sim: QuantOperator) -> list[tuple[str, nn.Module]]:

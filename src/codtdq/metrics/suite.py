@@ -98,7 +98,10 @@ class MetricSuite:
                 "measure the images again"
             )
         suite = cls()
-        suite._rows = [_checked_row(row) for row in state.get("per_image", [])]
+        rows = state.get("per_image", [])
+        if not isinstance(rows, list):
+            raise DataError("metric state has no list of images; measure the images again")
+        suite._rows = [_checked_row(row) for row in rows]
         suite._e_curve_sum = _checked_curve(state, "e_curve_sum")
         suite._f_curve_sum = _checked_curve(state, "f_curve_sum")
         return suite

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import codtdq.weights
 from codtdq._version import __version__
 from codtdq.errors import CheckpointError
-from codtdq.io import atomic_path
+from codtdq.io import read_tensors, write_tensors
 from codtdq.models import block_weights
 
 BLOCK8 = "block8"  # 8-bit blocks in place of a dtype
+# Older ones run code of a crafted file (CVE-2025-32434 below 2.6, CVE-2026-24747 below 2.10).
+SAFE_TORCH = (2, 10)
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
 _WRAPPERS = (
@@ -96,9 +96,8 @@ def _stored(key: str, value: Tensor, dtype: torch.dtype | str) -> dict[str, Tens
 def _write_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     """Write beside the target and rename, so that a reader never sees half a file."""
     try:
-        with atomic_path(path) as temporary:
-            save_file(tensors, temporary, metadata)
-    except (OSError, SafetensorError) as error:
+        write_tensors(path, tensors, metadata)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be written ({_one_line(error)})") from error
 
 
@@ -109,8 +108,8 @@ def _read(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix == SAFETENSORS_SUFFIX:
         try:
-            return block_weights.decode(load_file(path))
-        except (SafetensorError, OSError, ValueError, CheckpointError) as error:
+            return block_weights.decode(read_tensors(path)[0])
+        except (OSError, ValueError, CheckpointError) as error:
             raise _damaged(path, error) from error
     if suffix in PICKLE_SUFFIXES:
         return _read_pickle(path)
@@ -119,6 +118,12 @@ def _read(path: Path) -> Any:
 
 
 def _read_pickle(path: Path) -> Any:
+    if _torch_version() < SAFE_TORCH:
+        raise CheckpointError(
+            f"{path}: torch {torch.__version__} can run code from such a file even with "
+            f"weights_only=True; upgrade to torch {'.'.join(map(str, SAFE_TORCH))}, or convert "
+            "the file to .safetensors"
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -130,6 +135,11 @@ def _read_pickle(path: Path) -> Any:
         ) from error
     except Exception as error:  # damaged files fail in many ways, from KeyError to RuntimeError
         raise _damaged(path, error) from error
+
+
+def _torch_version() -> tuple[int, ...]:
+    numbers = str(torch.__version__).split("+")[0].split(".")[:2]
+    return tuple(int("".join(c for c in number if c.isdigit()) or 0) for number in numbers)
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.errors import CheckpointError, ConfigError
+from codtdq.errors import ConfigError
 from codtdq.numerics.floats import BlockFloats, encode_floats
 from codtdq.numerics.weight import clip_weight
 from codtdq.operators.norms import Fp32GroupNorm, Fp32LayerNorm
 from codtdq.operators.quantized import QuantOperator, operator_for
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
-from codtdq.planning.roles import QUANTIZABLE
-from codtdq.schemes.base import InputScheme, WeightScheme, build_input_scheme, build_weight_scheme
+from codtdq.schemes.base import InputScheme, WeightScheme
 
 
 def install(
@@ -63,12 +62,6 @@ def _close_fast_path(module: nn.Module) -> None:
         module.activation_relu_or_gelu = 0
     if isinstance(module, nn.TransformerEncoder):
         module.enable_nested_tensor = module.use_nested_tensor = False
-
-
-def _weight_shape(module: nn.Module) -> tuple[int, ...] | None:
-    weight = module._parameters.get("weight")
-    quantizable = isinstance(module, QUANTIZABLE)
-    return tuple(weight.shape) if quantizable and weight is not None else None
 
 
 def working_copy(model: nn.Module, plan: QuantPlan) -> nn.Module:
@@ -129,30 +122,25 @@ def round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
 
 
 def restore_structure(
-    model: nn.Module, plan: QuantPlan, schemes: Mapping[str, Mapping[str, Any]]
+    model: nn.Module, plan: QuantPlan, schemes: Mapping[str, tuple[InputScheme, WeightScheme, bool]]
 ) -> None:
-    """Give a float model the operators of a checkpoint, their buffers still empty, in place.
+    """Give a float model the operators of a checkpoint, in place.
 
-    schemes: operator -> {"input": record, "weight": record, "bias": whether it has one}.
+    schemes: operator -> its two schemes, which fit it, and whether it has a bias.
     """
-    modules = dict(model.named_modules())
-    for name, entry in schemes.items():
-        module = modules.get(name)
-        shape = tuple(entry["weight"]["shape"])
-        if module is None or _weight_shape(module) != shape:
-            raise CheckpointError(
-                f"{name} {shape} of the plan is not an operator of {type(model).__name__}"
-            )
-        outputs = shape[0]
-        if entry["bias"] and module._parameters.get("bias") is None:
+    sites = {site.name: site for site in plan}
+    for name, (inputs, weight, has_bias) in schemes.items():
+        module = model.get_submodule(name)
+        if has_bias and module._parameters.get("bias") is None:
             like = module._parameters["weight"]
             assert like is not None
-            module.bias = nn.Parameter(torch.zeros(outputs, dtype=like.dtype, device=like.device))
+            blank = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)
+            module.bias = nn.Parameter(blank)
         operator_for(module).adopt(
             module,
-            plan.site(name),
-            inputs=build_input_scheme(dict(entry["input"])),
-            weight=build_weight_scheme(dict(entry["weight"])),
+            sites[name],
+            inputs=inputs,
+            weight=weight,
             compute_dtype=plan.config.compute_dtype,
             empty=True,
         )

@@ -6,6 +6,7 @@ from html import escape
 
 from codtdq.columns import columns
 from codtdq.planning.plan import QuantPlan, Site
+from codtdq.printing import printable
 from codtdq.schemes.projected import input_label
 from codtdq.schemes.symmetric import weight_label
 
@@ -39,7 +40,8 @@ def plan_html(plan: QuantPlan) -> str:
 
 def _rows(plan: QuantPlan) -> list[tuple[str, ...]]:
     blocks = plan.config.float_storage == "block8"
-    return [_row(site, blocks, plan.config.plans_formats) for site in plan.sites]
+    planned = plan.config.plans_formats
+    return [tuple(map(printable, _row(site, blocks, planned))) for site in plan.sites]
 
 
 def _row(site: Site, blocks: bool, planned: bool) -> tuple[str, ...]:

@@ -8,7 +8,10 @@ is all an engine needs.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -18,6 +21,7 @@ from codtdq.errors import CheckpointError, ConfigError
 from codtdq.numerics.activation import ActivationResult
 from codtdq.numerics.carrier import Carried
 from codtdq.schemes.lowered import LoweredInput, LoweredWeight, Unlowered
+from codtdq.schemes.stored import Rule, Stored, check_settings
 
 S = TypeVar("S", bound="Scheme")
 
@@ -28,6 +32,8 @@ class Scheme(nn.Module):
     kind: ClassVar[str] = ""
     known: ClassVar[dict[str, type[Any]]]
     side: ClassVar[str]  # what messages call it
+    # what a file may say of each setting; None: whatever the constructor takes
+    accepts: ClassVar[Mapping[str, Rule] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -45,6 +51,14 @@ class Scheme(nn.Module):
         """JSON-ready keywords that build the module again, without its buffers."""
         return {}
 
+    def expected_buffers(self, channels: int) -> dict[str, Stored] | None:
+        """What its own buffers may hold in an operator of so many input channels.
+
+        Asked of a scheme that holds the buffers of a file: where two lengths must agree, one is
+        taken as it is. None: not declared; then numbers must be finite, and no more is known.
+        """
+        return None
+
     def record(self) -> dict[str, Any]:
         """What a checkpoint keeps of the structure."""
         return {"kind": self.kind, **self.settings()}
@@ -54,16 +68,30 @@ class Scheme(nn.Module):
         return self.kind
 
     @classmethod
+    @functools.cache
+    def required(cls) -> frozenset[str]:
+        """Settings without which it cannot be built."""
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        named = {p.name for p in parameters if p.kind in plain and p.default is p.empty}
+        return frozenset(named - {"self"})
+
+    @classmethod
     def build(cls: type[S], record: dict[str, Any]) -> S:
-        """The scheme of a record, its buffers still empty."""
+        """The scheme of a record, its buffers still empty; the settings are checked first."""
         settings = dict(record)
         kind = settings.pop("kind", None)
-        if kind not in cls.known:
+        if not isinstance(kind, str) or kind not in cls.known:
             raise CheckpointError(
                 f"{cls.side} {kind!r} is not known; import the file that defines its method "
                 "first (codtdq --import FILE ...)"
             )
-        found: S = cls.known[kind](**settings)
+        known = cls.known[kind]
+        if known.accepts is not None:
+            reason = check_settings(settings, known.accepts, known.required())
+            if reason is not None:
+                raise CheckpointError(f"{cls.side} {kind!r} {reason}")
+        found: S = known(**settings)
         return found
 
 

@@ -18,6 +18,19 @@ from codtdq.numerics.carry import CarrySpec, carry
 from codtdq.numerics.grouping import group_count
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS, LoweredInput, Unlowered
+from codtdq.schemes.stored import (
+    BITS,
+    GROUP,
+    LARGEST_TRIALS,
+    UNITS,
+    Stored,
+    flag,
+    number,
+    one_of,
+    rules,
+    whole,
+    word,
+)
 
 
 class TokenCarriers(InputScheme):
@@ -28,6 +41,15 @@ class TokenCarriers(InputScheme):
     """
 
     kind = "token-carriers"
+    accepts = rules(
+        bits=BITS,
+        group=GROUP,
+        trials=whole(1, LARGEST_TRIALS),
+        zero_weight=number(0, 1e6),
+        zero_point=flag,
+        positions=whole(1),
+        unit=word(*UNITS),
+    )
     ranges: ClassVar[str] = "group"
 
     def __init__(
@@ -119,6 +141,7 @@ class StaticCarriers(InputScheme):
     """
 
     kind = "static-carriers"
+    accepts = rules(bits=BITS, unit=word(*UNITS))
     step: Tensor
     zero: Tensor
 
@@ -140,6 +163,11 @@ class StaticCarriers(InputScheme):
         """The grid over [low, high], each [1]."""
         step, zero = grid_of(low, high, bits, symmetric=False)
         return cls(bits, unit, step=step, zero=zero)
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """One grid; its zero-point is a code."""
+        top = 2**self.how.bits - 1
+        return {"step": one_of((1,), low=0), "zero": one_of((1,), low=0, high=top)}
 
     def carry(self, tokens: Tensor) -> Carried:
         """Carriers of tokens [B, N, C]."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
 from codtdq.schemes.base import InputScheme, build_input_scheme
 from codtdq.schemes.lowered import Unlowered
+from codtdq.schemes.stored import BITS, Stored, flag, nested, one_of, rules
 
 SCALE_BITS = 32  # a scale is a float32 here
 
@@ -18,6 +19,7 @@ class FloatInput(InputScheme):
     """No quantization."""
 
     kind = "float"
+    accepts = rules()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The tokens themselves."""
@@ -39,6 +41,7 @@ class StaticUniform(InputScheme):
     """
 
     kind = "static-uniform"
+    accepts = rules(bits=BITS, symmetric=flag)
     step: Tensor
     zero: Tensor
 
@@ -71,6 +74,10 @@ class StaticUniform(InputScheme):
             tokens, self.step, self.zero, *code_limits(self.code_bits, self.symmetric)
         )
 
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A step and a zero-point, or one of each channel."""
+        return {"step": one_of((1,), (channels,), low=0), "zero": one_of(tuple(self.step.shape))}
+
     def bits(self, channels: int) -> float:
         """Fixed grids travel with the model, not with the activation."""
         return float(self.code_bits)
@@ -84,6 +91,7 @@ class DynamicToken(InputScheme):
     """A range for every token, found when it arrives: absolute maximum, or minimum and maximum."""
 
     kind = "dynamic-token"
+    accepts = rules(bits=BITS, symmetric=flag)
 
     def __init__(self, bits: int, symmetric: bool = True) -> None:
         super().__init__()
@@ -112,6 +120,7 @@ class Rescaled(InputScheme):
     """
 
     kind = "rescaled"
+    accepts = rules(inner=nested)
     scale: Tensor
     shift: Tensor
 
@@ -135,6 +144,10 @@ class Rescaled(InputScheme):
     def reference(self, tokens: Tensor) -> Tensor:
         """The rescaled tokens."""
         return self.inner.reference((tokens - self.shift) / self.scale)
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A factor and an offset of each channel."""
+        return {"scale": one_of((1,), (channels,)), "shift": one_of(tuple(self.scale.shape))}
 
     def bits(self, channels: int) -> float:
         """As the inner scheme."""

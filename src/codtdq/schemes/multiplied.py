@@ -15,9 +15,10 @@ from torch import Tensor
 
 from codtdq.numerics.affine import EPS
 from codtdq.numerics.carrier import weight_limits, weight_multiplier
-from codtdq.numerics.packing import NIBBLE_BITS
+from codtdq.numerics.packing import NIBBLE_BITS, packed_width
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import LoweredWeight
+from codtdq.schemes.stored import BITS, LARGEST_GROUP, Stored, one_of, rules, weight_shape, whole
 from codtdq.schemes.weight_groups import group_index, weight_from_rows
 from codtdq.schemes.weights import lowered_groups, pack_unsigned, unpack_unsigned
 
@@ -59,6 +60,7 @@ class MultipliedWeight(WeightScheme):
     """
 
     kind = "multiplied"
+    accepts = rules(shape=weight_shape, bits=BITS, group=whole(0, LARGEST_GROUP))
     packed: Tensor
     sizes: Tensor
     signs: Tensor
@@ -95,6 +97,21 @@ class MultipliedWeight(WeightScheme):
         codes, unit = torch.zeros(shape[0], len(index)), torch.ones(shape[0], 1)
         scales = torch.ones(shape[0], int(index.max()) + 1)
         return cls.from_codes(codes, scales, unit, shape, bits, group)
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Codes of every weight, size and sign of every group's multiplier, factors of outputs."""
+        rows, columns = self.shape[0], math.prod(self.shape[1:])
+        bits, most = self.code_bits, weight_multiplier(self.code_bits)
+        groups = int(group_index(self.shape, self.group)[-1]) + 1
+        top = 255 if bits <= NIBBLE_BITS else 2**bits - 1
+        sizes, signs = packed_width(groups, NIBBLE_BITS), -(-groups // BYTE)
+        none = one_of((0,))
+        return {
+            "packed": one_of((rows, packed_width(columns, bits)), low=0, high=top),
+            "sizes": Stored(((rows, sizes),), 0, 255, nibble=most) if most > 1 else none,
+            "signs": one_of((rows, signs), low=0, high=255) if most > 1 else none,
+            "factor": one_of((rows,)),
+        }
 
     def multipliers(self) -> Tensor:
         """Whole p [O, groups], int8."""

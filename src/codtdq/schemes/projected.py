@@ -13,9 +13,21 @@ from codtdq.numerics.affine import EPS, step_of
 from codtdq.numerics.carrier import FACTOR_BITS, Carried, row_units
 from codtdq.numerics.carry import CarrySpec, carry
 from codtdq.numerics.grouping import group_count
-from codtdq.numerics.spec import ActivationSpec
+from codtdq.numerics.spec import MODES, PROJECTIONS, SCALES, ActivationSpec
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.lowered import FLOAT_SCALES, MAX_GROUP, LoweredInput, Unlowered
+from codtdq.schemes.stored import (
+    BITS,
+    GROUP,
+    UNITS,
+    Stored,
+    flag,
+    number,
+    one_of,
+    optional,
+    rules,
+    word,
+)
 
 GROUPED = "per_token_group"
 _MODES = {"per_tensor": "tensor", "per_channel": "channel", GROUPED: "group"}
@@ -29,6 +41,19 @@ class ProjectedRange(InputScheme):
     """
 
     kind = "projected-range"
+    accepts = rules(
+        static=flag,
+        bits=BITS,
+        mode=word(*MODES),
+        group_size=GROUP,
+        percentile=optional(number(0, 1)),
+        tau=optional(number(0, 1e6)),
+        zero_ratio=optional(number(0, 1)),
+        projection=word(*PROJECTIONS),
+        literal=flag,
+        scales=word(*SCALES),
+        unit=word(*UNITS),
+    )
     radius: Tensor | None
 
     def __init__(
@@ -51,6 +76,10 @@ class ProjectedRange(InputScheme):
     ) -> ProjectedRange:
         """The scheme of a specification."""
         return cls(radius=radius, unit=unit, **dataclasses.asdict(spec))
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A fixed radius, or one of each channel; none if ranges are found at run time."""
+        return {"radius": one_of((1,), (channels,), low=0)} if self.static else {}
 
     def explain(self, tokens: Tensor) -> ActivationResult:
         """x_hat with radius, step, zero-bin mass and active bound of every group.

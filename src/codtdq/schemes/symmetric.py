@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codtdq.numerics.affine import qmin_of
+from codtdq.numerics.carrier import weight_multiplier
 from codtdq.numerics.packing import NIBBLE_BITS, packed_width
-from codtdq.numerics.spec import WeightSpec
+from codtdq.numerics.spec import SCALE_DTYPES, SCALES, WeightSpec
 from codtdq.numerics.weight import PackedWeight, multiplied, quantize_weight, row_shape, scale_count
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import FLOAT_SCALES, LoweredWeight, Unlowered
+from codtdq.schemes.stored import BITS, GROUP, Stored, one_of, optional, rules, weight_shape, word
 from codtdq.schemes.weights import lowered_groups, pack_unsigned, unpack_unsigned
 
 
@@ -25,6 +28,13 @@ class SymmetricWeight(WeightScheme):
     """
 
     kind = "symmetric"
+    accepts = rules(
+        shape=weight_shape,
+        bits=BITS,
+        group_size=optional(GROUP),
+        scale_dtype=word(*SCALE_DTYPES),
+        scales=word(*SCALES),
+    )
     packed: Tensor  # uint8, or int8 above 4 bits
     scale: Tensor
     multiplier: Tensor | None
@@ -64,6 +74,19 @@ class SymmetricWeight(WeightScheme):
         return cls(
             weight.shape, spec.bits, spec.group_size, spec.scale_dtype, spec.scales, packed=packed
         )
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Codes of every weight, and scales of every output or group."""
+        rows, taps, inputs = row_shape(self.shape)
+        bits, width = self.spec.bits, packed_width(taps * inputs, self.spec.bits)
+        low, high = (0, 255) if bits <= NIBBLE_BITS else (qmin_of(bits), -qmin_of(bits) - 1)
+        scales = scale_count(self.shape, self.spec)
+        found = {"packed": one_of((rows, width), low=low, high=high)}
+        if not multiplied(self.spec):
+            return {**found, "scale": one_of((rows, scales), low=0)}
+        most = weight_multiplier(bits)
+        sizes = Stored(((rows, packed_width(scales, NIBBLE_BITS)),), 0, 255, nibble=most)
+        return {**found, "scale": one_of((rows, 1), low=0), "multiplier": sizes}
 
     def packed_weight(self) -> PackedWeight:
         """Codes and scales as the numerics read them."""

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from codtdq.schemes.base import InputScheme
-from codtdq.schemes.group_grid import quantize_groups, travelling_bits
+from codtdq.schemes.group_grid import ZERO_POINTS, quantize_groups, travelling_bits
 from codtdq.schemes.lowered import FLOAT_SCALES, Unlowered
+from codtdq.schemes.stored import BITS, GROUP, LARGEST_TRIALS, number, rules, whole, word
 
 
 class TokenGroups(InputScheme):
@@ -24,6 +25,15 @@ class TokenGroups(InputScheme):
     """
 
     kind = "plus-token-groups"
+    accepts = rules(
+        bits=BITS,
+        group=GROUP,
+        trials=whole(1, LARGEST_TRIALS),
+        zero_weight=number(0, 1e6),
+        zero_point=word(*ZERO_POINTS),
+        positions=whole(1),
+        unit=number(0, 1e30),
+    )
     along_pixels = False
 
     def __init__(

@@ -21,6 +21,7 @@ from codtdq.numerics.carrier import Carried
 from codtdq.numerics.rotation import rotate_blocks
 from codtdq.schemes.base import InputScheme, build_input_scheme
 from codtdq.schemes.lowered import LoweredInput, RowTransform, Unlowered
+from codtdq.schemes.stored import Stored, flag, nested, one_of, order_of, rules
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Transformed(InputScheme):
     """Another scheme on x'; its operator holds W' and b'."""
 
     kind = "plus-transformed"
+    accepts = rules(inner=nested, hadamard=flag)
     shift: Tensor
     scale: Tensor
     order: Tensor  # int16; empty: as it is
@@ -98,6 +100,14 @@ class Transformed(InputScheme):
         self.register_buffer("shift", _kept(given.shift, torch.float32))
         self.register_buffer("scale", _kept(given.scale, torch.float32))
         self.register_buffer("order", _kept(given.order, torch.int16))
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Vectors of all channels, or none."""
+        return {
+            "shift": one_of((0,), (channels,)),
+            "scale": one_of((0,), (channels,)),
+            "order": order_of(channels),
+        }
 
     @property
     def transform(self) -> Transform:

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from codtdq.numerics.affine import EPS, code_limits
 from codtdq.numerics.nvfp4 import LARGEST_E4M3, to_e4m3
+from codtdq.numerics.packing import NIBBLE_BITS, packed_width
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import FLOAT_SCALES, Unlowered
+from codtdq.schemes.stored import BITS, LARGEST_GROUP, Stored, one_of, rules, weight_shape, whole
 from codtdq.schemes.weights import pack_unsigned, unpack_unsigned
 
 FEW_CHANNELS = 16  # below: groups run across taps
@@ -77,6 +79,7 @@ class GroupedWeight(WeightScheme):
     """Packed codes [O, K], E4M3 scales [O, groups] as bytes, one float32."""
 
     kind = "plus-groups"
+    accepts = rules(shape=weight_shape, bits=BITS, group=whole(0, LARGEST_GROUP))
     packed: Tensor
     scales: Tensor
     unit: Tensor
@@ -113,6 +116,17 @@ class GroupedWeight(WeightScheme):
         codes = torch.zeros(shape[0], len(index))
         scales = torch.ones(shape[0], int(index.max()) + 1)
         return cls.from_codes(codes, scales, ScaleFormat(torch.ones(1)), shape, bits, group)
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Codes of every weight, a scale of every group, their unit."""
+        rows, columns = self.shape[0], math.prod(self.shape[1:])
+        groups = int(group_index(self.shape, self.group)[-1]) + 1
+        top = 255 if self.code_bits <= NIBBLE_BITS else 2**self.code_bits - 1
+        return {
+            "packed": one_of((rows, packed_width(columns, self.code_bits)), low=0, high=top),
+            "scales": Stored(((rows, groups),), 0, 255, e4m3=True),
+            "unit": one_of((1,), low=0),
+        }
 
     def dequantize(self) -> Tensor:
         """Scale * code."""

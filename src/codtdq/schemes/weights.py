@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from codtdq.numerics.affine import code_limits, decode_shifted, encode_shifted, grid_of
-from codtdq.numerics.packing import NIBBLE_BITS
+from codtdq.numerics.packing import NIBBLE_BITS, packed_width
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import LoweredWeight, Unlowered
+from codtdq.schemes.stored import BITS, GROUP, Stored, flag, one_of, optional, rules, weight_shape
 
 RUN = 16  # inputs whose multipliers a kernel tells apart
 
@@ -20,6 +21,7 @@ class FloatWeight(WeightScheme):
     """The weight as it is."""
 
     kind = "float"
+    accepts = rules(shape=weight_shape)
     values: Tensor
 
     def __init__(self, shape: Any, *, values: Tensor | None = None) -> None:
@@ -33,6 +35,10 @@ class FloatWeight(WeightScheme):
     def of(cls, weight: Tensor) -> FloatWeight:
         """Keep a weight."""
         return cls(weight.shape, values=weight.clone())
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """The weight in its shape."""
+        return {"values": one_of(tuple(self.shape))}
 
     def dequantize(self) -> Tensor:
         """The weight."""
@@ -69,6 +75,7 @@ class UniformWeight(WeightScheme):
     """
 
     kind = "uniform"
+    accepts = rules(shape=weight_shape, bits=BITS, symmetric=flag, group=optional(GROUP))
     packed: Tensor
     step: Tensor
     zero: Tensor
@@ -141,11 +148,28 @@ class UniformWeight(WeightScheme):
         store.zero = zero.to(torch.uint8) if not symmetric else torch.zeros(0, dtype=torch.uint8)
         return store
 
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Codes of every row, and one grid for all rows, or one of each."""
+        rows = self.shape[0] * -(-math.prod(self.shape[1:]) // self._columns)
+        top = 2**self.code_bits - 1
+        width = packed_width(self._columns, self.code_bits)
+        grids = (0,) if self.symmetric else tuple(self.step.shape)
+        return {
+            "packed": one_of((rows, width), low=0, high=255 if top < 16 else top),
+            "step": one_of((1, 1), (rows, 1), low=0),
+            "zero": one_of(grids, low=0, high=top),
+        }
+
+    @property
+    def _columns(self) -> int:
+        """Values of a row that shares a grid."""
+        length = math.prod(self.shape[1:])
+        return length if self.group is None else min(self.group, length)
+
     def codes(self) -> Tensor:
         """Codes [R, K] as float32."""
         low, _ = code_limits(self.code_bits, self.symmetric)
-        length = math.prod(self.shape[1:])
-        columns = length if self.group is None else min(self.group, length)
+        columns = self._columns
         return unpack_unsigned(self.packed, columns, self.code_bits).reshape(-1, columns) + low
 
     def dequantize(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from codtdq.data import open_images
 from codtdq.data.datasets import split_names, synthetic
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES
-from codtdq.lab.bench.cells import make_grid, make_groups, row_identity
+from codtdq.lab.bench.cells import Group, make_grid, make_groups, row_identity
 from codtdq.lab.bench.check import at_least_one, check_weights, known_names, open_all
 from codtdq.lab.bench.directory import run_directory
 from codtdq.lab.bench.engine import Engine
@@ -102,12 +103,21 @@ def run_accuracy(
     with run_directory(settings, resume=resume) as results, ResultsFile(results) as file:
         finished = {row_identity(row) for row in read_results(results) if row["status"] == "ok"}
         todo = [cell for cell in cells if cell.identity not in finished]
+        groups = make_groups(todo, slow)
+        if not keep_models:
+            _remove_finished(settings.state_dir, make_groups(cells), groups)
         with Progress("cells", len(cells)) as bar:
             bar.step(len(cells) - len(todo))
-            runner.run(make_groups(todo, slow), settings, images, _Report(file, bar))
+            runner.run(groups, settings, images, _Report(file, bar))
     wanted = {cell.identity: position for position, cell in enumerate(cells)}
     rows = [row for row in read_results(results) if row_identity(row) in wanted]
     return sorted(rows, key=lambda row: wanted[row_identity(row)])
+
+
+def _remove_finished(state: Path, known: Sequence[Group], todo: Sequence[Group]) -> None:
+    """Remove what a run left that was killed after a group's last row and before its clean-up."""
+    for key in {group.key for group in known} - {group.key for group in todo}:
+        shutil.rmtree(state / key, ignore_errors=True)
 
 
 class _Report:

@@ -54,7 +54,15 @@ def _check_same_run(path: Path, settings: RunSettings) -> None:
     if not path.exists():
         write_json(path, wanted, indent=1)
         return
-    found = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{path} is damaged; delete it to go on with the settings of now, or give another "
+            "directory"
+        )
     for name, value in wanted.items():
         if found.get(name) != value:
             raise ConfigError(

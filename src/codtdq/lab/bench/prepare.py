@@ -127,9 +127,10 @@ def read_facts(directory: Path, settings: RunSettings) -> dict[str, Any] | None:
     """Return the facts of a finished calibration under the same settings."""
     try:
         data = json.loads((directory / FACTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return data["facts"] if data.get("key") == _key(settings) else None
+    sound = isinstance(data, dict) and isinstance(data.get("facts"), dict)
+    return data["facts"] if sound and data.get("key") == _key(settings) else None
 
 
 def _write_facts(directory: Path, settings: RunSettings, facts: dict[str, Any]) -> None:

@@ -75,11 +75,11 @@ def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
             break  # a complete row ends its line: this one was cut off
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{path} line {number} is not JSON ({error}); delete that line to go on"
             ) from error
-        if not isinstance(row, dict):
+        if not isinstance(row, dict) or "status" not in row:
             raise DataError(f"{path} line {number} is no row; delete that line to go on")
         rows.append(row)
         good += len(line)

@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from codtdq.environment import environment
+from codtdq.errors import DataError
 from codtdq.evaluation import evaluate
 from codtdq.io import write_json
 from codtdq.lab.bench.cache import Shard, open_cached
@@ -47,7 +48,7 @@ def run_shard(
     name = hashlib.sha256(repr((cell.identity, start)).encode()).hexdigest()[:16]
     finished = directory / f"part-{name}.json"
     if finished.exists():
-        return json.loads(finished.read_text(encoding="utf-8"))
+        return _read_part(finished)
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with Usage() as usage:
         result = evaluate(model, part, state_file=directory / f"partial-{name}.json", resume=True)
@@ -66,6 +67,16 @@ def run_shard(
     }
     write_json(finished, shard)
     return shard
+
+
+def _read_part(path: Path) -> dict[str, Any]:
+    """A part that was finished before an interruption."""
+    try:
+        part = json.loads(path.read_text(encoding="utf-8"))
+        MetricSuite.from_state(part["suite"])
+        return dict(part)
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, DataError) as error:
+        raise DataError(f"{path} is damaged; delete it to score its images again") from error
 
 
 def merge_shards(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:

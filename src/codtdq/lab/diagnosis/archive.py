@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import DataError
-from codtdq.io import atomic_path
+from codtdq.io import read_tensors, write_tensors
 from codtdq.lab.diagnosis.groups import Observation
 from codtdq.lab.text import safe_name
 
@@ -41,18 +39,14 @@ class Archive:
         path = self._root / safe_name(image) / f"{order:03d}-{safe_name(name)}{suffix}.safetensors"
         # copies: safetensors takes no tensors that share memory, as X and X_hat of FP32 do
         copies = {k: v.contiguous().clone() for k, v in tensors.items()}
-        with atomic_path(path) as temporary:
-            save_file(copies, temporary, facts)
-        return path
+        return write_tensors(path, copies, facts)
 
 
 def read_entry(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and facts (operator, image, call, mode) of one file of an archive."""
     try:
-        with safe_open(str(path), framework="pt") as file:
-            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}
-            return tensors, dict(file.metadata() or {})
-    except (OSError, SafetensorError) as error:
+        return read_tensors(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} is no file of a diagnosis archive: {error}") from error
 
 

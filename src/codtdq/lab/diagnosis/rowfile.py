@@ -41,10 +41,10 @@ class RowFile:
         self.path.unlink(missing_ok=True)
 
     def _read(self) -> list[dict[str, Any]]:
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
         try:
-            found, *rows = [json.loads(line) for line in lines if line.endswith("\n")]
-        except ValueError as error:
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            found, *rows = [dict(json.loads(line)) for line in lines if line.endswith("\n")]
+        except (ValueError, TypeError, RecursionError) as error:
             raise DataError(f"{self.path} cannot be resumed: {error}; delete it") from error
         changed = [name for name in self._key if found.get(name) != self._key[name]]
         if changed:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from codtdq.lab.tables.layout import Cell, Column, Table
+from codtdq.printing import printable
 
 _PLAIN = {"best": ("*", "*"), "second": ("_", "_")}
 _ANSI = {"best": ("\033[1m", "\033[0m"), "second": ("\033[4m", "\033[0m")}
@@ -32,7 +33,7 @@ def render(table: Table, *, width: int = 140, ansi: bool = False) -> str:
         _panel(table, part, widths, marked, ansi) for part in _panels(table.columns, widths, width)
     ]
     wide = max(len(panel[1]) for panel in panels)
-    title = textwrap.fill(table.title, max(wide, 60))
+    title = textwrap.fill(printable(table.title), max(wide, 60))
     return "\n".join([title, *("\n".join(panel) for panel in panels), *_notes(table, width), ""])
 
 
@@ -40,7 +41,7 @@ def _text(cell: Cell) -> str:
     """Return what a cell shows, without the marks of best and second."""
     beside = f" ({cell.beside})" if cell.beside else ""
     refs = "".join(f"[{ref}]" for ref in cell.refs)
-    return f"{cell.text}{beside}{refs and ' '}{refs}"
+    return printable(f"{cell.text}{beside}{refs and ' '}{refs}")
 
 
 def _blocks(columns: Sequence[Column]) -> list[list[int]]:

@@ -161,8 +161,9 @@ def load_config(path: Path) -> TrainConfig:
     """Read a config that a run has saved."""
     try:
         return TrainConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"cannot read the training config {path}: {error}") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"cannot read the training config {path}: {reason}") from error
 
 
 def _strict(cls: type[Any], data: Any) -> Any:

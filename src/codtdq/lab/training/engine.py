@@ -67,6 +67,17 @@ def run(
     """Run (or resume) the training that `config` describes; see `train`."""
     _check_against_model(config, model_info(config.model))
     folder = RunFolder(out_dir)
+    with folder.held():
+        return _run(config, folder, resume, stop_at, stop_after_minutes)
+
+
+def _run(
+    config: TrainConfig,
+    folder: RunFolder,
+    resume: bool,
+    stop_at: int | None,
+    stop_after_minutes: float | None,
+) -> TrainResult:
     saved = folder.open(config, resume=resume)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from codtdq.errors import ConfigError
+from codtdq.errors import CheckpointError, ConfigError
 from codtdq.io import write_text
 from codtdq.lab.interrupt import StopRequest
+from codtdq.lab.text import one_line
 from codtdq.lab.training.config import TrainConfig
 from codtdq.lab.training.losses import LOSSES
 from codtdq.lab.training.optimise import (
@@ -73,7 +74,12 @@ class Session:
         self.scores: Scores = {}
         self._loss_sum, self._loss_count = 0.0, 0
         if saved is not None:
-            self._restore(saved)
+            try:
+                self._restore(saved)
+            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"{folder.state} does not fit this run ({one_line(error)}); start the run anew"
+                ) from error
         self.validation = validation_sets(config)
         for name, samples in self.validation.items():
             if name != "camosynth-val":

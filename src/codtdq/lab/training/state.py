@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from codtdq.errors import CheckpointError, ConfigError
-from codtdq.io import atomic_path, write_json, write_text
+from codtdq.io import write_json, write_state, write_text
+from codtdq.lab.text import one_line
 from codtdq.lab.training.config import TrainConfig, load_config
 
 STATE_VERSION = 1
@@ -25,6 +28,19 @@ class RunFolder:
         self.state = self.path / "state.pt"
         self.best = self.path / "best.pt"
         self.log = self.path / "log.jsonl"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder: a second run on it is refused at once, by whatever process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(
+                    f"another run is training in {self.path}; wait for it or choose another folder"
+                ) from error
+            yield
 
     def open(self, config: TrainConfig, *, resume: bool) -> dict[str, Any] | None:
         """Prepare the folder; returns the saved state when the run continues.
@@ -61,11 +77,13 @@ class RunFolder:
         if not self.log.exists():
             return []
         rows = []
-        for line in self.log.read_text(encoding="utf-8").splitlines():
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
                 continue  # a line that a crash cut short
+            if isinstance(row, dict) and type(row.get("step")) is int:
+                rows.append(row)
         return rows
 
     def _trim_log(self, step: int) -> None:
@@ -76,8 +94,7 @@ class RunFolder:
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write a state through a temporary file, so that a crash keeps the previous one."""
-    with atomic_path(path) as temporary:
-        torch.save({"version": STATE_VERSION, **state}, temporary)
+    write_state(path, {"version": STATE_VERSION, **state})
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -85,8 +102,11 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"cannot read the training state {path}: {error}") from error
-    if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+        raise CheckpointError(
+            f"cannot read the training state {path}: {one_line(error)}; start the run anew"
+        ) from error
+    sound = isinstance(state, dict) and state.get("version") == STATE_VERSION
+    if not sound or type(state.get("step")) is not int:
         raise CheckpointError(
             f"{path} is not a training state of version {STATE_VERSION}; start the run anew"
         )

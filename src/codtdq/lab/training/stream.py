@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from codtdq.errors import DataError
+from codtdq.lab.orphans import die_with_parent
 from codtdq.lab.training.config import TrainConfig
 from codtdq.lab.training.sources import Source, build_source
 
@@ -69,7 +70,7 @@ class BatchStream:
             steps = range(start + offset, stop, config.workers)
             ready = context.Queue(maxsize=_QUEUED)
             process = context.Process(
-                target=_work, args=(config.to_dict(), steps, ready), daemon=True
+                target=_work, args=(config.to_dict(), steps, ready, os.getpid()), daemon=True
             )
             process.start()
             self._queues.append(ready)
@@ -112,30 +113,18 @@ class BatchStream:
         self.close()
 
 
-def _work(config: dict[str, Any], steps: range, ready: Any) -> None:
+def _work(config: dict[str, Any], steps: range, ready: Any, parent: int) -> None:
+    die_with_parent(parent)
     # signals to the trainer's process group are for the trainer: it decides when workers end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
-    parent = os.getppid()
     try:
         maker = BatchMaker(TrainConfig.from_dict(config))
         for step in steps:
-            if not _put(ready, (step, maker.batch(step)), parent):
-                return
-        _put(ready, (-1, "no steps left"), parent)
+            ready.put((step, maker.batch(step)))
+        ready.put((-1, "no steps left"))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{error} ({type(error).__name__} in {place.name})"
-        _put(ready, (-1, message), parent)
-
-
-def _put(ready: Any, item: tuple[int, Any], parent: int) -> bool:
-    """Wait for room; False when the trainer is gone, so that no orphan stays behind."""
-    while os.getppid() == parent:
-        try:
-            ready.put(item, timeout=_POLL_SECONDS)
-            return True
-        except queue.Full:
-            continue
-    return False
+        ready.put((-1, message))

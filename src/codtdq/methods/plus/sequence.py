@@ -55,7 +55,7 @@ def fit_in_order(
     facts: dict[str, Any] = {}
     counts: list[int] = []  # of streams, operator by operator
     for name in list(sites):
-        kept = files.restore(name) if files is not None else None
+        kept = files.restore(name, sites[name].shape) if files is not None else None
         if kept is not None:
             _install(bench, sites.pop(name), kept[0], kept[1])
             facts[name] = kept[2]

@@ -11,14 +11,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
-from codtdq.io import atomic_path
+from codtdq.io import read_tensors, write_tensors
 from codtdq.schemes.base import WeightScheme, build_weight_scheme
+from codtdq.schemes.filling import fill
 
 
 class FittedFiles:
@@ -34,29 +32,29 @@ class FittedFiles:
             tensors["bias"] = bias.detach().contiguous()
         meta = {"key": self.key, "name": name, "store": store.record(), "facts": facts}
         try:
-            with atomic_path(self._path(name)) as temporary:
-                save_file(tensors, temporary, metadata={"state": json.dumps(meta)})
+            write_tensors(self._path(name), tensors, {"state": json.dumps(meta)})
         except OSError as error:
             raise CheckpointError(f"cannot write {self.directory}: {error.strerror}") from error
 
-    def restore(self, name: str) -> tuple[WeightScheme, Tensor | None, Any] | None:
-        """(weight, bias, facts) of an operator that was settled before, or None."""
+    def restore(
+        self, name: str, shape: tuple[int, ...]
+    ) -> tuple[WeightScheme, Tensor | None, dict[str, Any]] | None:
+        """(weight, bias, facts) of an operator of this shape that was settled before, or None."""
         path = self._path(name)
         if not path.is_file():
             return None
         try:
-            with safe_open(str(path), framework="pt") as file:
-                meta = json.loads(file.metadata()["state"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}
+            tensors, metadata = read_tensors(path)
+            meta = json.loads(metadata["state"])
             if meta["key"] != self.key or meta["name"] != name:
                 return None
-            store = build_weight_scheme(meta["store"])
-            for leaf, _ in list(store.named_buffers()):
-                store._buffers[leaf] = tensors[f"store.{leaf}"].clone()
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            store, bias = build_weight_scheme(meta["store"]), tensors.get("bias")
+            fill(store, lambda leaf: tensors.get(f"store.{leaf}"), store.shape[1])
+            if tuple(store.shape) != shape or (bias is not None and bias.shape != shape[:1]):
+                raise CheckpointError(f"another shape than {list(shape)}")
+            return store, bias, {**meta["facts"], "streams": int(meta["facts"]["streams"])}
+        except (OSError, LookupError, TypeError, ValueError, CheckpointError) as error:
             raise CheckpointError(f"{path} is damaged; delete it to redo its operator") from error
-        bias = tensors.get("bias")
-        return store, None if bias is None else torch.clone(bias), meta["facts"]
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.safetensors"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from codtdq.methods.rivals.learning import LearnableInput, lsq
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, grid_of
 from codtdq.schemes.base import InputScheme
+from codtdq.schemes.stored import BITS, Stored, one_of, rules
 
 GROUPS = 4
 STAGES = ((0.2, 8), (0.4, 4), (0.6, 2), (0.8, 1))  # share of steps, multiple of the last groups
@@ -26,6 +27,7 @@ class GroupedUniform(InputScheme):
     """Asymmetric static grids, one per group of channels. step, zero: [G]; group: [C]."""
 
     kind = "grouped-uniform"
+    accepts = rules(bits=BITS)
     step: Tensor
     zero: Tensor
     group: Tensor
@@ -52,6 +54,15 @@ class GroupedUniform(InputScheme):
         """Group channels by their own grids step, zero [C]."""
         shared_step, shared_zero, group = grouped(step, zero, groups, bits)
         return cls(bits, step=shared_step, zero=shared_zero, group=group)
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A group of each channel, a grid of each group."""
+        groups = self.step.shape[0] if 1 <= self.step.numel() <= 256 else 1
+        return {
+            "step": one_of((groups,), low=0),
+            "zero": one_of((groups,)),
+            "group": one_of((channels,), low=0, high=groups - 1),
+        }
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Quantize each channel with the grid of its group."""

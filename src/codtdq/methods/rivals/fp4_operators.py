@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codtdq.errors import CheckpointError
 from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
 from codtdq.numerics.nvfp4 import (
     BLOCK,
@@ -31,6 +32,18 @@ from codtdq.numerics.nvfp4 import (
 )
 from codtdq.schemes.base import InputScheme, WeightScheme
 from codtdq.schemes.inputs import SCALE_BITS as FLOAT_BITS
+from codtdq.schemes.stored import (
+    BITS,
+    GROUP,
+    LARGEST_GROUP,
+    Stored,
+    one_of,
+    optional,
+    order_of,
+    rules,
+    weight_shape,
+    whole,
+)
 from codtdq.schemes.weights import pack_unsigned, unpack_unsigned
 
 
@@ -43,6 +56,7 @@ class Fp4Input(InputScheme):
     """
 
     kind = "nvfp4"
+    accepts = rules(residual=whole(0, LARGEST_GROUP), block=GROUP)
     order: Tensor
 
     def __init__(
@@ -60,6 +74,12 @@ class Fp4Input(InputScheme):
         if self.residual:
             values[..., -self.residual :] += residual
         return values[..., torch.argsort(order)] if len(order) else values
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """An order of the channels, or none."""
+        if self.residual > channels:
+            raise CheckpointError(f"{self.residual} of {channels} channels have a residual")
+        return {"order": order_of(channels)}
 
     def terms(self, ordered: Tensor) -> tuple[Tensor, Tensor]:
         """Q(x) [B, N, C] and Q(residual) [B, N, S] of tokens that are in the order already."""
@@ -86,6 +106,7 @@ class BlockInteger(InputScheme):
     """Symmetric integers in blocks of channels with a float32 scale absmax / (2^(b-1) - 1)."""
 
     kind = "block-integer"
+    accepts = rules(bits=BITS, block=GROUP)
 
     def __init__(self, bits: int, block: int = BLOCK) -> None:
         super().__init__()
@@ -112,6 +133,7 @@ class Fp4Weight(WeightScheme):
     """A weight in NVFP4: packed E2M1 codes, E4M3 scales as bytes, a float32, the channel order."""
 
     kind = "nvfp4"
+    accepts = rules(shape=weight_shape, group=optional(GROUP))
     packed: Tensor  # uint8 [R, ceil(L / 2)]
     scales: Tensor  # uint8 [R, blocks], the bits of E4M3 floats
     t: Tensor  # [1]
@@ -153,9 +175,24 @@ class Fp4Weight(WeightScheme):
         """Whether the channels of one tap do not fill a block."""
         return self.shape[1] < self.block
 
+    @property
+    def _length(self) -> int:
+        """Values of a row."""
+        return math.prod(self.shape[1:]) if self.mixes_taps else self.shape[1]
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Codes and block scales of every row, the tensor's scale, an order of the channels."""
+        rows = math.prod(self.shape) // self._length
+        return {
+            "packed": one_of((rows, -(-self._length // 2)), low=0, high=255),
+            "scales": Stored(((rows, block_count(self._length, self.block)),), 0, 255, e4m3=True),
+            "t": one_of((1,), low=0),
+            "order": one_of((0,)) if self.mixes_taps else order_of(self.shape[1]),
+        }
+
     def dequantize(self) -> Tensor:
         """W_hat [O, C, *taps]."""
-        length = math.prod(self.shape[1:]) if self.mixes_taps else self.shape[1]
+        length = self._length
         codes = unpack_unsigned(self.packed, length, CODE_BITS)
         scales = self.scales.view(torch.float8_e4m3fn)
         rows = dequantize_nvfp4(decode_e2m1(codes), scales, self.t, self.block)

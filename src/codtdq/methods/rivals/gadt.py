@@ -20,6 +20,7 @@ from torch import Tensor
 from codtdq.methods.ranges import quantile_rows
 from codtdq.numerics.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
 from codtdq.schemes.base import InputScheme
+from codtdq.schemes.stored import BITS, Stored, one_of, rules
 
 SAMPLE_VALUES = 1 << 16  # of the rows that groups and grids are fitted to
 MIN_SCALE = 1e-2  # of s_g, relative to the whole tensor: a dead channel must not divide by zero
@@ -34,6 +35,7 @@ class GroupedTransform(InputScheme):
     """
 
     kind = "grouped-transform"
+    accepts = rules(bits=BITS)
     group: Tensor
     shift: Tensor
     scale: Tensor
@@ -65,6 +67,17 @@ class GroupedTransform(InputScheme):
         self.scale = torch.stack([part.std(correction=0) for part in parts]).clamp(min=floor)
         self._search_grid(rows)
         return self
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A group of each channel, a shift and a scale of each group, one grid."""
+        groups = self.shift.shape[0] if 1 <= self.shift.numel() <= 256 else 1
+        return {
+            "group": one_of((channels,), low=0, high=groups - 1),
+            "shift": one_of((groups,)),
+            "scale": one_of((groups,), low=0),
+            "step": one_of((1,), low=0),
+            "zero": one_of((1,)),
+        }
 
     def transform(self, tokens: Tensor) -> Tensor:
         """(x - v_g) / s_g."""

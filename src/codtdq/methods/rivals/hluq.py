@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from codtdq.methods.rivals.learning import LearnableInput
 from codtdq.numerics.affine import EPS, encode_affine, nearest
 from codtdq.schemes.base import InputScheme
+from codtdq.schemes.stored import BITS, Stored, one_of, rules, whole
 
 _TINY = 1e-30  # the logarithm of zero is never asked for
 
@@ -25,6 +26,7 @@ class HybridLogUniform(InputScheme):
     """One static hybrid grid for the whole tensor. low, threshold, step: [1]."""
 
     kind = "hybrid-log-uniform"
+    accepts = rules(bits=BITS, log_levels=whole(0, 256))
     low: Tensor
     threshold: Tensor
     step: Tensor
@@ -57,6 +59,10 @@ class HybridLogUniform(InputScheme):
         """The nearest level, in the logarithm below the threshold."""
         factor, code = hybrid_codes(tokens - self.low, self.threshold, self.step, *self.levels)
         return self.low + factor * self.threshold + code * self.step
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """One grid."""
+        return {"low": one_of((1,)), "threshold": one_of((1,), low=0), "step": one_of((1,), low=0)}
 
     @property
     def levels(self) -> tuple[int, int]:

@@ -43,6 +43,7 @@ from codtdq.operators.tokens import input_tokens
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme
+from codtdq.schemes.stored import BITS, Stored, one_of, rules, whole
 
 _POINTS = 1 << 16  # (channel, group) distances are taken in parts of this many points
 
@@ -74,6 +75,7 @@ class InstanceGroups(InputScheme):
     """
 
     kind = "instance-groups"
+    accepts = rules(bits=BITS, positions=whole(1))
     low: Tensor
     high: Tensor
 
@@ -89,6 +91,11 @@ class InstanceGroups(InputScheme):
         self.code_bits, self.positions = bits, positions
         self.register_buffer("low", torch.zeros(1) if low is None else _own(low))
         self.register_buffer("high", torch.ones(1) if high is None else _own(high))
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """Both ends of as many ranges as there are groups."""
+        groups = self.low.shape[0] if 1 <= self.low.numel() <= 256 else 1
+        return dict.fromkeys(("low", "high"), one_of((groups,)))
 
     def assign(self, tokens: Tensor) -> Tensor:
         """Group [B, C] of every channel of every image of tokens [B, N, C]."""

@@ -57,6 +57,7 @@ from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme, build_input_scheme
 from codtdq.schemes.inputs import StaticUniform
+from codtdq.schemes.stored import Stored, nested, one_of, rules
 from codtdq.schemes.weights import UniformWeight
 
 
@@ -116,12 +117,17 @@ class NoisyInput(InputScheme):
     """Another scheme on x + N, N taken away again. noise: [C]."""
 
     kind = "noisy"
+    accepts = rules(inner=nested)
     noise: Tensor
 
     def __init__(self, inner: InputScheme | dict[str, Any], *, noise: Tensor | None = None) -> None:
         super().__init__()
         self.inner = build_input_scheme(inner) if isinstance(inner, dict) else inner
         self.register_buffer("noise", torch.zeros(1) if noise is None else noise.detach().float())
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """The noise of each channel."""
+        return {"noise": one_of((1,), (channels,))}
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Q(x + N) - N."""

@@ -42,6 +42,7 @@ from codtdq.numerics.affine import code_limits, fake_shifted, grid_of
 from codtdq.planning.config import QuantConfig
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.inputs import SCALE_BITS, StaticUniform
+from codtdq.schemes.stored import BITS, number, optional, rules, several
 
 _NORMAL_MAD = 1.4826  # standard deviation of a normal law over its median absolute deviation
 _SEARCH_VALUES = 1 << 18  # of calibration rows, per operator
@@ -79,6 +80,7 @@ class InlierRows(InputScheme):
     """A range for every row that its outliers do not set. rule None: the row's full range."""
 
     kind = "inlier-rows"
+    accepts = rules(bits=BITS, rule=optional(several(number(0, 1e6), 2, 2)))
 
     def __init__(self, bits: int, rule: Any = None) -> None:
         super().__init__()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CalibrationError, CheckpointError
-from codtdq.io import atomic_path
+from codtdq.io import write_state
 from codtdq.methods.rivals.gadt import GroupedTransform
 from codtdq.numerics.affine import code_limits, fake_shifted, fake_shifted_ste
 from codtdq.operators.observing import run_model
@@ -212,8 +211,10 @@ class OutputTuner:
             "thetas": [theta.detach() for theta in self.thetas],
             "optimizer": optimizer.state_dict(),
         }
-        with atomic_path(self._state) as temporary:
-            torch.save(state, temporary)
+        try:
+            write_state(self._state, state)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self._state}: {error.strerror}") from error
 
     def _resume(self, optimizer: torch.optim.Adam) -> int:
         """Steps done by an earlier run of the same job; the state of another job is not used."""
@@ -227,7 +228,7 @@ class OutputTuner:
                 theta.data.copy_(value)
             optimizer.load_state_dict(state["optimizer"])
             return int(state["step"])
-        except (KeyError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except Exception as error:  # a damaged file fails in many ways
             raise CheckpointError(
                 f"{self._state} cannot be read ({type(error).__name__}); delete it to start again"
             ) from error

@@ -55,6 +55,7 @@ from codtdq.planning.plan import Site
 from codtdq.progress import track
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.inputs import StaticUniform
+from codtdq.schemes.stored import BITS, Stored, one_of, rules
 from codtdq.schemes.weights import UniformWeight, group_rows
 
 GELU_MINIMUM = 0.16997  # -min of x Phi(x)
@@ -100,6 +101,7 @@ class TwinInput(InputScheme):
     """
 
     kind = "twin"
+    accepts = rules(bits=BITS)
     positive: Tensor
     negative: Tensor
 
@@ -109,6 +111,10 @@ class TwinInput(InputScheme):
         positive = torch.ones(1) if positive is None else positive.detach().float().reshape(1)
         self.register_buffer("positive", positive)
         self.register_buffer("negative", torch.full((1,), GELU_MINIMUM / 2 ** (bits - 1)))
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """A step on either side."""
+        return dict.fromkeys(("positive", "negative"), one_of((1,), low=0))
 
     @property
     def step(self) -> Tensor:

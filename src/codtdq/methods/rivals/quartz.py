@@ -34,6 +34,7 @@ from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import EPS, encode_shifted, nearest
 from codtdq.planning.config import QuantConfig
 from codtdq.schemes.base import InputScheme
+from codtdq.schemes.stored import BITS, GROUP, Stored, flag, one_of, rules
 from codtdq.schemes.weights import UniformWeight
 
 STAGE_ONE_BITS = 8
@@ -57,6 +58,7 @@ class ZeroSuppressed(InputScheme):
     """
 
     kind = "zero-suppressed"
+    accepts = rules(bits=BITS, block=GROUP, rounded=flag)
     step: Tensor
 
     def __init__(
@@ -65,6 +67,10 @@ class ZeroSuppressed(InputScheme):
         super().__init__()
         self.code_bits, self.block, self.rounded = bits, block, rounded
         self.register_buffer("step", torch.ones(1) if step is None else step.detach().reshape(1))
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """One step."""
+        return {"step": one_of((1,), low=0)}
 
     def forward(self, tokens: Tensor) -> Tensor:
         """x_hat [B, N, C]: integers of stage 1, suppressed in blocks of channels, times s8."""

@@ -61,6 +61,7 @@ from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.inputs import SCALE_BITS, DynamicToken
+from codtdq.schemes.stored import BITS, Stored, number, one_of, rules, several, whole, word
 
 GELU_FLOOR = 0.17  # GELU never falls below -0.17
 READINGS = ("best", "shift", "constant", "plain")
@@ -102,6 +103,12 @@ class TokenBits(InputScheme):
     """
 
     kind = "token-bits"
+    accepts = rules(
+        candidates=several(BITS, 1, 7),
+        mean_bits=number(0, 8),
+        reading=word("plain", "shift", "constant"),
+        shift=whole(0, 64),
+    )
     tau: Tensor
 
     def __init__(
@@ -140,6 +147,10 @@ class TokenBits(InputScheme):
         # measured with the stored float32, which is what inference compares with
         made.mean_bits = float(made._bits_of(width, made.tau).double().mean())
         return made
+
+    def expected_buffers(self, channels: int) -> dict[str, Stored]:
+        """One bound on the step."""
+        return {"tau": one_of((1,), low=0)}
 
     def token_bits(self, tokens: Tensor) -> Tensor:
         """b_n of every row of tokens [..., C] -> [...]."""

@@ -1,0 +1,88 @@
+"""The last check in front of the kernels: lowered forms against the operator that they run.
+
+A checkpoint is checked when it is read, but a scheme may also be written by hand, or changed in
+memory. Kernels believe lengths and indices, so that they are compared here once, when an executor
+is built, and never at run time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.errors import UnsupportedError
+from codtdq.operators.quantized import QuantOperator
+from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform, Unlowered
+
+LOWEST_CODE, HIGHEST_CODE = -8, 7
+
+
+def check_lowered(operator: QuantOperator) -> None:
+    """Raise unless both lowered forms of an operator fit its shape."""
+    shape = weight_shape(operator)
+    _check(tuple(operator.weight_scheme.shape) == shape, operator, "a weight of another shape")
+    weight = operator.weight_scheme.lower()
+    if isinstance(weight, LoweredWeight):
+        _check_weight(operator, weight, shape)
+    inputs = operator.input_scheme.lower()
+    if not isinstance(inputs, Unlowered):
+        _check_input(operator, inputs)
+    bias = operator._parameters["bias"]
+    _check(bias is None or bias.shape == shape[:1], operator, "a bias of another length")
+
+
+def weight_shape(operator: Any) -> tuple[int, ...]:
+    """The shape that an operator's weight must have, from its own attributes."""
+    if isinstance(operator, nn.Linear):
+        return operator.out_features, operator.in_features
+    each = operator.in_channels // operator.groups
+    return operator.out_channels, each, *operator.kernel_size
+
+
+def _check_weight(operator: QuantOperator, weight: LoweredWeight, shape: tuple[int, ...]) -> None:
+    outputs, inputs, taps = shape[0], shape[1], math.prod(shape[2:])
+    codes, factor, whole, group = weight.codes, weight.factor, weight.multiplier, weight.group
+    _check(codes.shape == (outputs, taps, inputs), operator, "codes of another shape")
+    _check(codes.dtype is torch.int8, operator, f"{codes.dtype} codes")
+    _check(weight.bits in (4, 8), operator, f"codes of {weight.bits} bits")
+    low, high = (int(value) for value in torch.aminmax(codes))
+    narrow = LOWEST_CODE <= low and high <= HIGHEST_CODE
+    _check(weight.bits == 8 or narrow, operator, "codes beyond 4 bits")
+    _check(group is None or group >= 1, operator, f"weight groups of {group}")
+    _check(factor.shape == (outputs,), operator, f"factors {list(factor.shape)}")
+    if whole is not None:
+        count = 1 if group is None else -(-inputs // group)
+        _check(whole.dtype is torch.int8, operator, f"{whole.dtype} multipliers")
+        fits = whole.shape == (outputs, taps, count)
+        _check(fits, operator, f"multipliers {list(whole.shape)}")
+
+
+def _check_input(operator: QuantOperator, inputs: LoweredInput) -> None:
+    channels, how = operator.inputs, inputs.how
+    _check(2 <= how.bits <= 8, operator, f"codes of {how.bits} bits")
+    sound = how.group >= 1 and 1 <= how.trials <= MAX_TRIALS
+    _check(sound, operator, "groups or trials beyond what a kernel takes")
+    for vector in (inputs.step, inputs.zero):
+        fits = vector is None or tuple(vector.shape) in ((1,), (channels,))
+        _check(fits, operator, "steps of another length than its channels")
+    shift, scale, order, _ = inputs.transform or RowTransform()
+    for vector in (shift, scale, order):
+        fits = vector is None or tuple(vector.shape) == (channels,)
+        _check(fits, operator, "a vector of another length than its channels")
+    _check(order is None or is_permutation(order), operator, "an order that is no permutation")
+
+
+def is_permutation(order: Tensor) -> bool:
+    """Whether every index from 0 occurs once."""
+    return torch.equal(order.long().sort().values, torch.arange(order.numel()))
+
+
+def _check(sound: bool, operator: QuantOperator, found: str) -> None:
+    if not sound:
+        raise UnsupportedError(
+            f"{operator.site.name or type(operator).__name__} has {found}; its scheme does not fit "
+            "the operator: quantize the model again"
+        )

@@ -1,0 +1,6 @@
+"""Tests of this folder import `altering`, which lies beside them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

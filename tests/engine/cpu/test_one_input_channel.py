@@ -1,0 +1,51 @@
+"""A convolution over one channel whose weight has groups: scales over taps, read tap by tap."""
+
+import pytest
+import torch
+from torch import nn
+
+import codtdq
+from codtdq.engine import cpu
+
+needs_engine = pytest.mark.skipif(
+    cpu.unavailable_reason() is not None, reason=str(cpu.unavailable_reason())
+)
+
+
+def narrow_net(seed, kernel=3):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 1, 1),
+            nn.ReLU(),
+            nn.Conv2d(1, 64, kernel, padding=kernel // 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 2, 1),
+        ).eval()
+
+
+@needs_engine
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("group", [4, 8, 32])
+def test_the_engine_agrees_with_the_reference(group, kernel):
+    model, x = narrow_net(0, kernel), torch.randn(2, 3, 9, 9)
+    config = codtdq.preset("w4a4", weight_group_size=group)
+    native = codtdq.quantize(model, config, calibration=[x], backend="cpu")
+    plain = codtdq.quantize(model, config, calibration=[x], backend="reference")
+    with torch.no_grad():
+        found, wanted = native(x), plain(x)
+    assert torch.isfinite(found).all()
+    assert torch.allclose(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_lowered_scales_repeat_over_the_taps():
+    conv = codtdq.quantize(
+        nn.Sequential(nn.Conv2d(1, 4, 3)),
+        codtdq.preset("w4a4", weight_group_size=4, first_layer="quantize"),
+        calibration=[torch.randn(1, 1, 5, 5)],
+        backend="reference",
+    )[0]
+    lowered = conv.weight_scheme.lower()
+    assert lowered.scale.shape == (4, 9)
+    values = lowered.codes.float() * lowered.scale.unsqueeze(-1)  # [O, T, 1]
+    assert torch.equal(values.transpose(1, 2).reshape(4, 1, 3, 3), conv.weight)
