@@ -33,16 +33,17 @@ ALLOWED = {
     "engine": QUANTIZATION,
     "checkpoint": QUANTIZATION,
     "methods": QUANTIZATION,
-    "models": {"weights"},
+    "models": {"numerics", "weights"},  # weights in 8-bit blocks
     "weights": set(),
     "data": set(),
     "metrics": set(),
     "evaluation": {*QUANTIZATION, "engine", "models", "data", "metrics"},
     "api": CORE,
     "resolve": {*CORE, "api"},
+    "sharing": {*CORE, "api"},
     "doctor": {"models", "engine"},
-    "cli": {*CORE, "api", "resolve", "doctor"},
-    "lab": {*CORE, "api", "resolve", "doctor", "cli"},
+    "cli": {*CORE, "api", "resolve", "doctor", "sharing"},
+    "lab": {*CORE, "api", "resolve", "doctor", "cli", "sharing"},
 }
 # What the laboratory shares with the command line; everything else there is for `codtdq` alone.
 OPEN_TO_THE_LAB = "codtdq.cli.common"

@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq.planning.config import QuantConfig as QuantConfig
     from codtdq.planning.plan import QuantPlan as QuantPlan
     from codtdq.planning.presets import list_presets as list_presets
+    from codtdq.sharing import from_pretrained as from_pretrained
+    from codtdq.sharing import save_pretrained as save_pretrained
 
 _EXPORTS = {
     "quantize": "codtdq.api",
@@ -76,6 +78,8 @@ _EXPORTS = {
     "Declaration": "codtdq.declarations",
     "declare": "codtdq.declarations",
     "CodtdqError": "codtdq.errors",
+    "save_pretrained": "codtdq.sharing",
+    "from_pretrained": "codtdq.sharing",
 }
 
 _SUBMODULES = ("data", "metrics", "models")

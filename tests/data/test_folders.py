@@ -35,7 +35,9 @@ def test_pairs_by_stem_not_by_order(make_folder: MakeFolder):
 def test_own_folder_names(make_folder: MakeFolder):
     root = make_folder("set", ["a"], "photos", "truth")
     assert len(ImageMaskFolder(root, "photos", "truth", name="mine")) == 1
-    with pytest.raises(DataError, match=r"needs Imgs/ with GT/ or .*folders found: photos, truth"):
+    with pytest.raises(
+        DataError, match=r"needs one of Imgs/ with GT/, .*folders found: photos, truth"
+    ):
         ImageMaskFolder(root)
     with pytest.raises(DataError, match="both"):
         ImageMaskFolder(root, "photos")

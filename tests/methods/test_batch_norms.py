@@ -114,8 +114,22 @@ def test_methods_that_keep_weights_refuse(net):
         codtdq.quantize(net, config_for("cod-tdq", fold_norms=True))
 
 
-def test_no_method_folds_unless_asked():
-    assert not any(method_info(name).folds_norms for name in list_methods())
+def test_methods_for_vision_transformers_fold():
+    folding = {name for name in list_methods() if method_info(name).folds_norms}
+    assert folding == {
+        "ptq4vit",
+        "ptq4vit-mse",
+        "ptq4vit-per-channel",
+        "repq-vit",
+        "fima-q",
+        "fima-q-init",
+        "igq-vit",
+        "igq-vit-12",
+        "noisyquant",
+        "noisyquant-ptq4vit",
+        "orq-vit",
+        "token-bitwidth",
+    }
 
 
 def _tensors(output):

@@ -364,3 +364,46 @@ def test_saved_state_has_the_size_of_the_release(name, mebibytes, tmp_path):
     path = tmp_path / "state.pth"
     torch.save(build_model(name).state_dict(), path)
     assert path.stat().st_size / 2**20 == pytest.approx(mebibytes, abs=0.1)
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(40, 30)
+
+
+def test_block8_is_a_byte_a_value_and_repeats_to_the_bit(tmp_path: Path) -> None:
+    path, again = tmp_path / "net.safetensors", tmp_path / "again.safetensors"
+    torch.manual_seed(0)
+    model, loaded, twice = Wide(), Wide(), Wide()
+    save_weights(model, path, "block8")
+    load_checkpoint(loaded, path, architecture="wide")
+    weight, found = model.linear.weight.detach(), loaded.linear.weight.detach()
+    assert 0 < float((weight - found).abs().max()) <= 0.6 * float(weight.max() - weight.min()) / 255
+    assert torch.equal(loaded.linear.bias, model.linear.bias)  # shorter than a block
+    save_weights(loaded, again, "block8")
+    load_checkpoint(twice, again, architecture="wide")
+    torch.testing.assert_close(twice.linear.weight, loaded.linear.weight, rtol=0, atol=1e-7)
+    with safe_open(path, "pt") as file:
+        assert file.get_slice("linear.weight#block8.codes").get_dtype() == "U8"
+        assert file.metadata()["dtype"] == "block8"
+
+
+def test_other_names_of_dtypes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="accepted: 'block8' or a torch dtype"):
+        save_weights(Wide(), tmp_path / "net.safetensors", "int3")
+
+
+@pytest.mark.parametrize("change", ["low", "step", "codes", "short"])
+def test_damaged_blocks_are_refused(tmp_path: Path, change: str) -> None:
+    from safetensors.torch import load_file
+
+    path = tmp_path / "net.safetensors"
+    save_weights(Wide(), path, "block8")
+    entries = load_file(path)
+    if change == "short":
+        entries["linear.weight#block8.low"] = entries["linear.weight#block8.low"][:-1].clone()
+    else:
+        del entries[f"linear.weight#block8.{change}"]
+    save_file(entries, path)
+    assert "#block8" in load_error(path, Wide())

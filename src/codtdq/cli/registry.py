@@ -17,6 +17,7 @@ COMMANDS = (
     "codtdq.cli.evaluate",
     "codtdq.cli.predict",
     "codtdq.cli.verify",
+    "codtdq.lab.commands.score",
     "codtdq.lab.commands.select",
     "codtdq.lab.commands.sensitivity",
     "codtdq.lab.commands.diagnose",

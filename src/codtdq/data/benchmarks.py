@@ -9,7 +9,7 @@ from pathlib import Path
 from codtdq.data.folder import ImageMaskFolder, child_folders, find_layout
 from codtdq.errors import DataError
 
-_TEST_FOLDERS = ("testdataset", "test")
+TEST_FOLDERS = ("testdataset", "test")  # as SINet and COD10K name the folder of test sets
 _WRAPPERS = ("dataset", "datasets", "data")
 
 
@@ -106,4 +106,4 @@ def _candidates(name: str, top: Path) -> list[Path]:
 
 def _test_folders(path: Path) -> list[Path]:
     folders = child_folders(path)
-    return [folders[key] for key in _TEST_FOLDERS if key in folders]
+    return [folders[key] for key in TEST_FOLDERS if key in folders]

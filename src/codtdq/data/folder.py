@@ -21,8 +21,14 @@ from codtdq.errors import DataError
 
 Item = TypeVar("Item")
 
-# Folder names in use, most specific layout first: Imgs + GT, Image + GT_Object.
-LAYOUTS: tuple[tuple[str, str], ...] = (("Imgs", "GT"), ("Image", "GT_Object"))
+# Folder names in use, images and masks, most specific first: SINet and most of COD; COD10K as
+# released; BiRefNet and DIS; other segmentation data.
+LAYOUTS: tuple[tuple[str, str], ...] = (
+    ("Imgs", "GT"),
+    ("Image", "GT_Object"),
+    ("im", "gt"),
+    ("images", "masks"),
+)
 
 
 class ImageMaskFolder:
@@ -157,9 +163,9 @@ def _resolve_folders(
         return chosen
     layout = find_layout(root)
     if layout is None:
-        accepted = " or ".join(f"{images}/ with {masks}/" for images, masks in LAYOUTS)
+        accepted = ", ".join(f"{images}/ with {masks}/" for images, masks in LAYOUTS)
         inside = ", ".join(path.name for path in child_folders(root).values()) or "none"
-        raise DataError(f"{root}: needs {accepted} (any case); folders found: {inside}")
+        raise DataError(f"{root}: needs one of {accepted} (any case); folders found: {inside}")
     return layout
 
 

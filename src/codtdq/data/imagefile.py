@@ -64,6 +64,11 @@ def read_mask(path: Path) -> NDArray[np.uint8]:
     return mask
 
 
+def read_map(path: Path) -> NDArray[np.uint8]:
+    """Decode a predicted map as gray: uint8 [H, W]; any range of values will do."""
+    return _decode(path, "L")
+
+
 def _decode(path: Path, mode: str) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:

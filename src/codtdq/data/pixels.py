@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from codtdq.data.imagefile import PIL_ERRORS, eight_bit, read_image
 from codtdq.errors import DataError
 
-ImageLike: TypeAlias = str | Path | Image.Image | NDArray[Any] | Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ImageLike: TypeAlias = "str | Path | Image.Image | NDArray[Any] | Tensor"
 ACCEPTED = "a path, a PIL image, an array [H, W, 3], or a tensor [3, H, W]"
 
 
@@ -29,7 +31,7 @@ def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
         return read_image(Path(image))
     if isinstance(image, Image.Image):
         return _of_pil(image)
-    if isinstance(image, Tensor):
+    if _is_tensor(image):
         return _of_tensor(image)
     if isinstance(image, np.ndarray):
         return _of_array(image, "an array")
@@ -45,6 +47,12 @@ def _of_pil(image: Image.Image) -> NDArray[np.uint8]:
         raise DataError(f"image cannot be decoded ({error}); open it again") from error
 
 
+def _is_tensor(image: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor; without torch nobody can have made one, and it loads slowly."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(image, torch.Tensor)
+
+
 def _of_tensor(image: Tensor) -> NDArray[np.uint8]:
     shape = list(image.shape)
     if len(shape) == 4:
@@ -53,7 +61,7 @@ def _of_tensor(image: Tensor) -> NDArray[np.uint8]:
         raise DataError(f"image is a tensor {shape}; accepted: [3, H, W] or [H, W, 3]")
     plain = image.detach().cpu()
     if plain.is_floating_point():
-        plain = plain.to(torch.float64)  # numpy has no bfloat16
+        plain = plain.double()  # numpy has no bfloat16
     return _of_array((plain.permute(1, 2, 0) if shape[0] == 3 else plain).numpy(), "a tensor")
 
 

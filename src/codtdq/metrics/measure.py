@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from codtdq.metrics.counts import Counts, count
 from codtdq.metrics.pair import Pair, prepare
 from codtdq.metrics.structure import s_measure
-from codtdq.metrics.threshold import threshold_scores
+from codtdq.metrics.threshold import ThresholdCounts, threshold_scores
 from codtdq.metrics.weighted import weighted_f
 
 SCORE_NAMES = ("S", "wF", "E_adp", "E_mean", "E_max", "F_adp", "F_mean", "F_max", "MAE")
@@ -21,6 +21,7 @@ class ImageScores:
     """Scores of one image.
 
     e_curve, f_curve: [256] E and F at the thresholds 255, 254, ..., 0 of the quantised map.
+    thresholds: the pixel counts behind the curves, also of precision and recall.
     """
 
     s: float
@@ -30,6 +31,7 @@ class ImageScores:
     mae: float
     e_curve: NDArray[np.float64]
     f_curve: NDArray[np.float64]
+    thresholds: ThresholdCounts
 
     def as_dict(self) -> dict[str, float]:
         """Return the nine scalars by name; mean and max are over this image's own curve."""
@@ -60,8 +62,9 @@ def measure(pred: NDArray[np.uint8], gt: NDArray[np.uint8]) -> ImageScores:
         e_adp=thresholds.e_adaptive,
         f_adp=thresholds.f_adaptive,
         mae=mean_absolute_error(pair, counts),
-        e_curve=thresholds.e_curve,
-        f_curve=thresholds.f_curve,
+        e_curve=thresholds.counts.e_curve(),
+        f_curve=thresholds.counts.f_curve(),
+        thresholds=thresholds.counts,
     )
 
 

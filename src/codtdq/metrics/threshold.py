@@ -16,13 +16,37 @@ TIE_MARGIN = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
+class ThresholdCounts:
+    """What the curves of one image follow from, at the 256 thresholds 255, 254, ..., 0.
+
+    hits, alarms: [256] pixels that reach the threshold inside and outside of the object.
+    """
+
+    hits: NDArray[np.float64]
+    alarms: NDArray[np.float64]
+    area: int  # pixels of the object
+    pixels: int  # of the image
+
+    def precision_recall(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return precision and recall, [256] each; both zero without a hit."""
+        return precision_recall(self.hits, self.alarms, self.area)
+
+    def f_curve(self) -> NDArray[np.float64]:
+        """Return the F-measure, [256]."""
+        return f_measure(self.hits, self.alarms, self.area)
+
+    def e_curve(self) -> NDArray[np.float64]:
+        """Return the E-measure, [256]."""
+        return e_measure(self.hits, self.alarms, self.area, self.pixels)
+
+
+@dataclass(frozen=True, eq=False)
 class ThresholdScores:
-    """F and E at the adaptive threshold and at the 256 thresholds 255, 254, ..., 0 ([256])."""
+    """F and E at the adaptive threshold, and what their curves follow from."""
 
     f_adaptive: float
-    f_curve: NDArray[np.float64]
     e_adaptive: float
-    e_curve: NDArray[np.float64]
+    counts: ThresholdCounts
 
 
 def threshold_scores(pair: Pair, counts: Counts) -> ThresholdScores:
@@ -38,9 +62,8 @@ def threshold_scores(pair: Pair, counts: Counts) -> ThresholdScores:
     alarm = np.array([counts.joint[0][chosen].sum()], dtype=np.float64)
     return ThresholdScores(
         f_adaptive=float(f_measure(hit, alarm, area)[0]),
-        f_curve=f_measure(hits, alarms, area),
         e_adaptive=float(e_measure(hit, alarm, area, total)[0]),
-        e_curve=e_measure(hits, alarms, area, total),
+        counts=ThresholdCounts(hits, alarms, area, total),
     )
 
 
@@ -56,6 +79,13 @@ def adaptive_threshold(pair: Pair, counts: Counts) -> float:
     return threshold
 
 
+def precision_recall(
+    hits: NDArray[np.float64], alarms: NDArray[np.float64], area: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return hits / marked and hits / area, [T] each; zero where nothing is marked or there."""
+    return hits / np.maximum(hits + alarms, 1), hits / max(area, 1)
+
+
 def f_measure(
     hits: NDArray[np.float64], alarms: NDArray[np.float64], area: int
 ) -> NDArray[np.float64]:
@@ -63,8 +93,7 @@ def f_measure(
 
     hits, alarms: [T] pixels predicted as object inside and outside of the object of `area` pixels.
     """
-    precision = hits / np.maximum(hits + alarms, 1)
-    recall = hits / max(area, 1)
+    precision, recall = precision_recall(hits, alarms, area)
     denominator = BETA_SQUARED * precision + recall
     return (1 + BETA_SQUARED) * precision * recall / np.where(hits > 0, denominator, 1)
 

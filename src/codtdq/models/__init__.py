@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 # Each model file registers itself when it is imported.
+from codtdq.models import birefnet as _birefnet  # noqa: F401
 from codtdq.models import cfrn as _cfrn  # noqa: F401
 from codtdq.models import escnet as _escnet  # noqa: F401
 from codtdq.models import escnet_v2 as _escnet_v2  # noqa: F401

@@ -24,26 +24,28 @@ def resize_to(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
 
 
-def check_image_sides(image: Tensor, multiple: int = 32) -> None:
+def check_image_sides(image: Tensor, multiple: int = 32, network: str = "ESCNet") -> None:
     """Raise DataError unless both sides of [B, 3, H, W] are multiples of `multiple`."""
     height, width = image.shape[-2:]
     if height % multiple or width % multiple:
         raise DataError(
-            f"ESCNet: input is {height}x{width}; sides must be multiples of {multiple}: "
+            f"{network}: input is {height}x{width}; sides must be multiples of {multiple}: "
             "resize or pad the image"
         )
 
 
-def image_tiles(image: Tensor, like: Tensor) -> Tensor:
+def image_tiles(image: Tensor, like: Tensor, *, by_columns: bool = False) -> Tensor:
     """Cut the image into contiguous tiles of the map's size and stack them as channels.
 
     image: [B, 3, s*H, s*W], like: [B, C, H, W] -> [B, 3*s*s, H, W], channel = colour*s*s +
-    row*s + col of the tile. This is not a pixel-unshuffle: neighbours stay neighbours.
+    row*s + col of the tile; by_columns: (col*s + row)*3 + colour. This is not a pixel-unshuffle:
+    neighbours stay neighbours.
     """
     height, width = like.shape[-2:]
     stride = image.shape[-1] // width
     tiles = image.unflatten(3, (stride, width)).unflatten(2, (stride, height))
-    return tiles.permute(0, 1, 2, 4, 3, 5).flatten(1, 3)  # [B, 3, sy, sx, H, W]
+    order = (0, 4, 2, 1, 3, 5) if by_columns else (0, 1, 2, 4, 3, 5)  # of [B, 3, sy, H, sx, W]
+    return tiles.permute(order).flatten(1, 3)
 
 
 def laplacian_texture(image: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ class SwinConfig:
     patch_size: int = 4
     mlp_ratio: float = 4.0
     drop_path: float = 0.1  # of the last block; grows linearly from 0, active in training only
+    # as released for detection: no mask is stored, and maps of one window are shifted as well
+    dense: bool = False
 
 
 SWIN_T = SwinConfig(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24))
@@ -207,24 +209,27 @@ class SwinBlock(nn.Module):
         shifted: bool,
         mlp_ratio: float,
         drop_path: float,
+        dense: bool = False,
     ) -> None:
         super().__init__()
         self.window = window
         self.shifted = shifted
+        self.dense = dense
         self.norm1 = nn.LayerNorm(dim)
         self.attn = WindowAttention(dim, window, num_heads)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
         self.built_size = _padded(*resolution, window)
-        shift = self._shift(*resolution)
+        shift = 0 if dense else self._shift(*resolution)
         mask = torch.tensor(shift_mask(*self.built_size, window, shift)) if shift else None
         self.register_buffer("attn_mask", mask)
         self.register_buffer("pad_token", None)
 
     def _shift(self, height: int, width: int) -> int:
         """Cells to shift by; none where a window already spans a side, as in the original."""
-        return self.window // 2 if self.shifted and min(height, width) > self.window else 0
+        moves = self.shifted and (self.dense or min(height, width) > self.window)
+        return self.window // 2 if moves else 0
 
     def _mask(self, height: int, width: int, shift: int, like: Tensor) -> Tensor:
         """The mask of a padded size: the loaded buffer if it is the built one."""
@@ -346,10 +351,11 @@ class SwinTransformer(nn.Module):
                     dim,
                     heads,
                     resolution=(side, side),
-                    window=min(config.window_size, side),
+                    window=config.window_size if config.dense else min(config.window_size, side),
                     shifted=position % 2 == 1,
                     mlp_ratio=config.mlp_ratio,
                     drop_path=rates.pop(0),
+                    dense=config.dense,
                 )
                 for position in range(depth)
             ]

@@ -18,9 +18,11 @@ import codtdq.weights
 from codtdq._version import __version__
 from codtdq.errors import CheckpointError
 from codtdq.io import read_tensors, write_tensors
+from codtdq.models import block_weights
 
 # Older ones run code of a crafted file (CVE-2025-32434 below 2.6, CVE-2026-24747 below 2.10).
 SAFE_TORCH = (2, 10)
+BLOCK8 = "block8"  # 8-bit blocks in place of a dtype
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
 _WRAPPERS = (
@@ -56,31 +58,39 @@ def load_checkpoint(model: nn.Module, path: str | Path, *, architecture: str) ->
     model.load_state_dict(converted, strict=True)
 
 
-def save_weights(model: nn.Module, path: str | Path, dtype: torch.dtype = torch.float16) -> None:
+def save_weights(
+    model: nn.Module, path: str | Path, dtype: torch.dtype | str = torch.float16
+) -> None:
     """Write the state dict of `model` as safetensors, atomically.
 
-    dtype: stored type of floating-point tensors; integer buffers keep theirs.
+    dtype: stored type of floating-point tensors, or "block8"; integer buffers keep theirs.
     """
     path = Path(path)
     if path.suffix != SAFETENSORS_SUFFIX:
         raise CheckpointError(f"{path}: weights are written as {SAFETENSORS_SUFFIX}; rename it")
-    tensors = {}
+    if isinstance(dtype, str) and dtype != BLOCK8:
+        raise CheckpointError(f"dtype is {dtype!r}; accepted: {BLOCK8!r} or a torch dtype")
+    tensors: dict[str, Tensor] = {}
     for key, value in model.state_dict().items():
-        stored = value.detach().cpu()
-        if stored.is_floating_point():
-            stored = stored.to(dtype)
-            if not bool(torch.isfinite(stored).all()):
+        for name, stored in _stored(key, value.detach().cpu(), dtype).items():
+            if stored.is_floating_point() and not bool(torch.isfinite(stored).all()):
                 raise CheckpointError(
-                    f"{path}: {key} is not finite in {_dtype_name(dtype)}; "
+                    f"{path}: {name} is not finite in {_dtype_name(dtype)}; "
                     "nothing was written; save in float32 or check the training run"
                 )
-        # a private copy: safetensors refuses tensors that share memory
-        tensors[key] = stored.clone(memory_format=torch.contiguous_format)
+            # a private copy: safetensors refuses tensors that share memory
+            tensors[name] = stored.clone(memory_format=torch.contiguous_format)
     metadata = {"format": "pt", "dtype": _dtype_name(dtype), "codtdq_version": __version__}
     name = getattr(getattr(model, "info", None), "name", None)
     if name is not None:
         metadata["architecture"] = name
     _write_atomically(tensors, metadata, path)
+
+
+def _stored(key: str, value: Tensor, dtype: torch.dtype | str) -> dict[str, Tensor]:
+    if not value.is_floating_point():
+        return {key: value}
+    return block_weights.encode(key, value) if isinstance(dtype, str) else {key: value.to(dtype)}
 
 
 def _write_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
@@ -98,8 +108,8 @@ def _read(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix == SAFETENSORS_SUFFIX:
         try:
-            return read_tensors(path)[0]
-        except (OSError, ValueError) as error:
+            return block_weights.decode(read_tensors(path)[0])
+        except (OSError, ValueError, CheckpointError) as error:
             raise _damaged(path, error) from error
     if suffix in PICKLE_SUFFIXES:
         return _read_pickle(path)
@@ -201,7 +211,7 @@ def _describe(tensor: Tensor) -> str:
     return f"{_dtype_name(tensor.dtype)} {list(tensor.shape)}"
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype | str) -> str:
     return str(dtype).removeprefix("torch.")
 
 

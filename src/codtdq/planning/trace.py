@@ -9,7 +9,7 @@ nothing else does, so that its affine part may be folded into them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -144,6 +144,7 @@ def trace(model: nn.Module, batch: Any, *, names: Iterable[str] | None = None) -
         raise ConfigError(f"{type(model).__name__} ran no Linear or Conv that could be quantized")
     graph.widths = {name: _inputs(model, name) for name in graph.order}
     graph.followers = tracer.followers()
+    tracer.part_what_differs()
     for norm_use in graph.norms.values():
         wide = [n for n in norm_use.consumers if graph.widths[n] != norm_use.channels]
         norm_use.other_uses += [f"{name} (another width)" for name in wide]
@@ -162,6 +163,7 @@ class _Tracer(TorchFunctionMode):
         self._uses: dict[int, int] = {}  # by number of the tensor
         self._made: dict[int, str] = {}  # tensor number -> operator or follower that made it
         self._read: dict[str, list[int]] = {}  # follower -> tensors that it read
+        self._tensors: dict[str, list[int]] = {}  # operator -> tensors that it read, by call
         self._fresh: Any = WeakTensorKeyDictionary()  # outputs of operators, not moved since
 
     def __torch_function__(
@@ -218,6 +220,17 @@ class _Tracer(TorchFunctionMode):
                 found[maker] = name
         return found
 
+    def part_what_differs(self) -> None:
+        """Operators share their input only if they do in every call."""
+        inputs = self._graph.inputs
+        readers: dict[int, list[str]] = {}
+        for name, source in inputs.items():
+            readers.setdefault(source.tensor, []).append(name)
+        for names in readers.values():
+            if any(self._tensors[name] != self._tensors[names[0]] for name in names):
+                for name in names:
+                    inputs[name] = replace(inputs[name], tensor=-1)
+
     def before_follower(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
             source = self._sources.get(args[0]) if args else None
@@ -248,22 +261,27 @@ class _Tracer(TorchFunctionMode):
             source = self._sources.get(x) or Source("other")
             graph = self._graph
             known = graph.inputs.get(name)
+            alike = known is None or (known.kind, known.name) == (source.kind, source.name)
             if known is None:
                 graph.order.append(name)
                 graph.inputs[name] = source
-            elif known != source:
+            elif alike:  # a part of the model that runs twice: the same norm, another tensor
+                padded = known.padded or source.padded
+                graph.inputs[name] = Source(known.kind, known.name, known.tensor, padded)
+            else:
                 graph.inputs[name] = Source("several")
+            self._tensors.setdefault(name, []).append(source.tensor)
             graph.calls[name] = graph.calls.get(name, 0) + 1
             self._uses[source.tensor] = self._uses.get(source.tensor, 0) + 1
             if source.kind == "norm":
                 norm = graph.norms[source.name]
                 if known is None:
                     norm.consumers.append(name)
-                if known is not None and known != source:
+                if not alike:
                     norm.other_uses.append(f"{name} (which has other inputs too)")
                 if source.padded and name not in norm.padded:
                     norm.padded.append(name)
-            if known is not None and known.kind == "norm" and known != source:
+            if known is not None and known.kind == "norm" and not alike:
                 graph.norms[known.name].other_uses.append(f"{name} (which has other inputs too)")
             self._inside += 1
 

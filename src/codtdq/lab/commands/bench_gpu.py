@@ -9,7 +9,21 @@ from codtdq.errors import ConfigError
 
 BACKENDS = ("cpu", "triton")
 # what only one of the two backends can be asked for
-OF_THE_CPU = ("threads", "seconds", "compare", "profile", "memory", "first_mask", "processes")
+OF_THE_CPU = (
+    "threads",
+    "seconds",
+    "compare",
+    "hold",
+    "accuracy",
+    "dataset",
+    "data_root",
+    "calibration_images",
+    "figure",
+    "profile",
+    "memory",
+    "first_mask",
+    "processes",
+)
 OF_A_GPU = ("repeats",)
 
 

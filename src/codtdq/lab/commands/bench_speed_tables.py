@@ -1,4 +1,7 @@
-"""Results of the speed benchmarks as tables: titles, headings and cells."""
+"""Results of the speed benchmarks as tables: titles, headings and cells.
+
+The tables of `latency` have a file of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ from codtdq.cli.common import table
 Table = tuple[str, Sequence[str], list[list[str]]]  # title, header, lines
 FORMATS = ("text", "markdown")
 MB = 1e6  # as in the paper's tables
-_SIDES = ("baseline_ms", "other_ms")
-SHOWN_SHARE = 0.005  # rows of a profile below this share of both passes are summed up
 
 
 def kernel_tables(result: dict[str, Any]) -> list[Table]:
@@ -21,10 +22,10 @@ def kernel_tables(result: dict[str, Any]) -> list[Table]:
             row["kind"],
             row["name"],
             str(row["threads"]),
-            _ms(row["fp32"]),
+            ms_cell(row["fp32"]),
             row["fp32"]["layout"],
-            _ms(row["int4"]),
-            _ratio(row["speedup"]),
+            ms_cell(row["int4"]),
+            ratio_cell(row["speedup"]),
             f"{row['cpu_speedup']:.2f}",
         ]
         for row in result["rows"]
@@ -60,145 +61,6 @@ def kernel_tables(result: dict[str, Any]) -> list[Table]:
             ["kind", "threads", "shapes", "speed-up", "in CPU time", "smallest"],
             means,
         ),
-    ]
-
-
-def latency_tables(result: dict[str, Any], *, memory: bool, first_mask: bool) -> list[Table]:
-    """Return the times, coverage and whatever else was measured."""
-    size = result["input_size"]
-    tables: list[Table] = [
-        (
-            f"{result['model']}, {size} x {size}, weights {result['weights']}",
-            [
-                "candidate",
-                "batch",
-                "threads",
-                "ms per pass",
-                "ms/image",
-                "images/s",
-                "speed-up",
-                "in CPU time",
-                "execution",
-            ],
-            [_latency_line(row) for row in result["rows"]],
-        ),
-        (
-            "run by the native engine",
-            ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
-            [[name, *_coverage(cover)] for name, cover in result["coverage"].items()],
-        ),
-    ]
-    if memory:
-        tables.append(_memory_table(result["processes"]))
-    if first_mask:
-        tables.append(_first_mask_table(result["processes"]))
-    if "profile" in result:
-        tables += _profile_tables(result["profile"])
-    return tables
-
-
-def _latency_line(row: dict[str, Any]) -> list[str]:
-    place = [row["candidate"], str(row["batch"]), str(row["threads"])]
-    if "skipped" in row:
-        return [*place, "skipped", "-", "-", "-", "-", row["skipped"]]
-    return [
-        *place,
-        _ms(row),
-        f"{row['ms_per_image']:.1f}",
-        f"{row['images_per_second']:.2f}",
-        _ratio(row["speedup"]),
-        f"{row['cpu_speedup']:.2f}",
-        _execution(row),
-    ]
-
-
-def _memory_table(processes: list[dict[str, Any]]) -> Table:
-    lines = [
-        [
-            row["candidate"],
-            str(row["batch"]),
-            str(row["threads"]),
-            f"{row['peak_bytes'] / MB:.0f}",
-            f"{(row['peak_bytes'] - row['import_bytes']) / MB:.0f}",
-            f"{row['peak_ratio']:.2f}x",
-        ]
-        for row in processes
-    ]
-    header = ["candidate", "batch", "threads", "peak MB", "above imports MB", "smaller"]
-    return ("peak resident memory of a process that loads and predicts", header, lines)
-
-
-def _first_mask_table(processes: list[dict[str, Any]]) -> Table:
-    first = min(row["batch"] for row in processes)
-    lines = [
-        [
-            row["candidate"],
-            str(row["threads"]),
-            f"{row['first_mask_seconds']:.2f}",
-            f"{row['after_imports_seconds']:.2f}",
-            f"{row['load_seconds']:.2f}",
-            f"{row['predict_seconds']:.2f}",
-            f"{row['first_mask_speedup']:.2f}",
-            f"{row['after_imports_speedup']:.2f}",
-        ]
-        for row in processes
-        if row["batch"] == first
-    ]
-    header = [
-        "candidate",
-        "threads",
-        "from process start",
-        "from after imports",
-        "loading",
-        "predicting",
-        "speed-up",
-        "after imports",
-    ]
-    return (f"seconds from the file to the first mask, batch {first}", header, lines)
-
-
-def _profile_tables(profile: dict[str, Any]) -> list[Table]:
-    """By kind of work, then operator by operator."""
-    header = [
-        "operator or function",
-        "calls",
-        "fp32 ms",
-        f"{profile['method']} ms",
-        "share",
-        "speed-up",
-    ]
-    where = f"where the time goes, batch 1, {profile['threads']} threads"
-    total = {"what": "total", "calls": 1, **{side: profile[side] for side in _SIDES}}
-    tables: list[Table] = []
-    for title, key in ((where, "kinds"), (f"{where}, in detail", "rows")):
-        rows = [*_without_crumbs(profile[key], profile), total]
-        lines = [_profile_line(row, profile["other_ms"]) for row in rows]
-        tables.append((title, header, lines))
-    return tables
-
-
-def _without_crumbs(rows: list[dict[str, Any]], totals: dict[str, float]) -> list[dict[str, Any]]:
-    """Return the rows that matter on either side, the others summed up in one."""
-    shown: list[dict[str, Any]] = []
-    crumbs: list[dict[str, Any]] = []
-    for row in rows:
-        share = max(row[side] / max(totals[side], 1e-12) for side in _SIDES)
-        (shown if share >= SHOWN_SHARE else crumbs).append(row)
-    if crumbs:
-        sums = {key: sum(row[key] for row in crumbs) for key in ("calls", *_SIDES)}
-        shown.append({"what": f"{len(crumbs)} smaller ones", **sums})
-    return shown
-
-
-def _profile_line(row: dict[str, Any], total: float) -> list[str]:
-    before, after = row["baseline_ms"], row["other_ms"]
-    return [
-        row["what"],
-        str(row["calls"]),
-        f"{before:.2f}",
-        f"{after:.2f}",
-        f"{after / max(total, 1e-12):.1%}",
-        f"{before / after:.2f}" if before and after else "-",
     ]
 
 
@@ -246,7 +108,7 @@ def deployment_tables(result: dict[str, Any]) -> list[Table]:
             f"{row['images_per_second']:.2f}",
             f"{row['ms_per_image']:.1f}",
             f"{row['peak_bytes'] / MB:.1f}",
-            _ratio(row["speedup"]),
+            ratio_cell(row["speedup"]),
             row["execution"],
         ]
         for row in result["rows"]
@@ -261,7 +123,7 @@ def deployment_tables(result: dict[str, Any]) -> list[Table]:
             [f"native {what}", share]
             for what, share in zip(
                 ("of quantized operators", "of all operators", "of multiply-accumulates"),
-                _coverage(result["coverage"]),
+                coverage_cells(result["coverage"]),
             )
         ],
         ["packed weights", f"{split['packed_weights']:,} bytes"],
@@ -326,7 +188,7 @@ def gpu_tables(result: dict[str, Any]) -> list[Table]:
         (
             "run by the Triton kernels",
             ["method", "of quantized operators", "of all operators", "of multiply-accumulates"],
-            [[name, *_coverage(cover)] for name, cover in result["coverage"].items()],
+            [[name, *coverage_cells(cover)] for name, cover in result["coverage"].items()],
         ),
     ]
 
@@ -360,13 +222,15 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _ms(timing: dict[str, Any]) -> str:
+def ms_cell(timing: dict[str, Any]) -> str:
+    """Return median and quartiles of a wall time."""
     wall = timing["wall_ms"]
     digits = 1 if wall["median"] >= 100 else 3 if wall["median"] < 1 else 2
     return f"{wall['median']:.{digits}f} [{wall['q1']:.{digits}f}, {wall['q3']:.{digits}f}]"
 
 
-def _ratio(speedup: dict[str, float]) -> str:
+def ratio_cell(speedup: dict[str, float]) -> str:
+    """Return median and quartiles of a ratio."""
     return f"{speedup['median']:.2f} [{speedup['q1']:.2f}, {speedup['q3']:.2f}]"
 
 
@@ -374,16 +238,8 @@ def _share(extra: dict[str, float]) -> str:
     return f"{extra['median']:+.2%} [{extra['q1']:+.2%}, {extra['q3']:+.2%}]"
 
 
-def _execution(row: dict[str, Any]) -> str:
-    if "difference" not in row:
-        return str(row["execution"])
-    return (
-        f"{row['execution']} (built in {row['build_seconds']:.0f} s, output differs by "
-        f"{row['difference']:.1e})"
-    )
-
-
-def _coverage(cover: dict[str, Any]) -> list[str]:
+def coverage_cells(cover: dict[str, Any]) -> list[str]:
+    """Return how much ran native: of quantized operators, of all, of multiply-accumulates."""
     return [
         f"{cover['of_quantized']:.2%} ({cover['native_operators']}/{cover['quantized_operators']})",
         f"{cover['of_operators']:.2%} ({cover['native_operators']}/{cover['operators']})",

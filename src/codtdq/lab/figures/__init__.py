@@ -9,6 +9,7 @@ from codtdq.lab.figures.layer_profile import layer_profile
 from codtdq.lab.figures.mask_figure import mask_figure
 from codtdq.lab.figures.projection import projection
 from codtdq.lab.figures.token_ranges import token_ranges
+from codtdq.lab.figures.tradeoff import tradeoff
 from codtdq.lab.figures.weight_histograms import weight_histograms
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "projection",
     "save_figure",
     "token_ranges",
+    "tradeoff",
     "weight_histograms",
 ]

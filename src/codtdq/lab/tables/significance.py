@@ -191,25 +191,15 @@ class _Builder:
             ]
         return [
             Cell(str(found.images)),
-            *self._interval(found),
+            *interval_cells(found, self.options.digits),
             Cell(f"{found.won:.0%}"),
-            Cell(self._verdict(found)),
+            Cell(verdict(found, self.metric)),
         ]
 
     def _float_cells(self, found: Comparison | None) -> list[Cell]:
-        return self._interval(found) if found else [Cell(MISSING), Cell(MISSING)]
-
-    def _interval(self, found: Comparison) -> list[Cell]:
-        digits = self.options.digits
-        middle, low, high = (
-            decimal(x, digits, sign=True) for x in (found.difference, found.low, found.high)
-        )
-        return [Cell(middle), Cell(f"[{low}, {high}]")]
-
-    def _verdict(self, found: Comparison) -> str:
-        if not found.excludes_zero:
-            return "no"
-        return "yes, better" if (found.difference > 0) == self.metric.higher else "yes, worse"
+        if found is None:
+            return [Cell(MISSING), Cell(MISSING)]
+        return interval_cells(found, self.options.digits)
 
     def _record(
         self, title: str, line: Line, baseline: str, found: Comparison, floats: Comparison | None
@@ -236,3 +226,18 @@ class _Builder:
                 "high_fp32": floats.high if floats else None,
             }
         )
+
+
+def interval_cells(found: Comparison, digits: int) -> list[Cell]:
+    """Mean difference and its interval."""
+    middle, low, high = (
+        decimal(x, digits, sign=True) for x in (found.difference, found.low, found.high)
+    )
+    return [Cell(middle), Cell(f"[{low}, {high}]")]
+
+
+def verdict(found: Comparison, metric: Metric) -> str:
+    """Whether an interval excludes zero, and on which side it lies."""
+    if not found.excludes_zero:
+        return "no"
+    return "yes, better" if (found.difference > 0) == metric.higher else "yes, worse"

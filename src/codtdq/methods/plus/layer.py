@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from codtdq.methods.plus.moments import DAMPING, Moments, Problem
 from codtdq.methods.plus.rounding import (
     FACTORS,
+    Rounded,
     compensated_codes,
     nearest_codes,
     refine,
     search_scales,
 )
 from codtdq.schemes.base import WeightScheme
-from codtdq.schemes.weight_groups import GroupedWeight, group_index, weight_rows
+from codtdq.schemes.weight_groups import GroupedWeight, ScaleFormat, group_index, weight_rows
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,7 @@ def fit_layer(
     judge = problem if unseen is None else unseen
     problem = problem.means()  # all that is asked of it from here on
     index = group_index(weight.shape, settings.group)
-    importance = hessian.diagonal(dim1=1, dim2=2)
-    scales, scale_format = search_scales(
-        target,
-        importance,
-        index,
-        settings.bits,
-        signed=settings.search,
-        factors=FACTORS if settings.search else (1.0,),
-    )
-    if settings.compensate:
-        rounded = compensated_codes(target, hessian, scales, index, settings.bits)
-    else:
-        rounded = nearest_codes(target, scales, index, settings.bits)
-    rounded = refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
+    rounded, scale_format = round_target(target, hessian, index, settings)
     store = GroupedWeight.from_codes(
         rounded.codes.flatten(0, 1),
         rounded.scales.flatten(0, 1),
@@ -102,6 +90,26 @@ def fit_layer(
     if settings.correct_bias:
         bias = problem.bias(rounded.values).flatten()
     return FittedLayer(store, bias, ridge, judge.error(blocks), judge.error(rounded.values))
+
+
+def round_target(
+    target: Tensor, hessian: Tensor, index: Tensor, settings: LayerSettings
+) -> tuple[Rounded, ScaleFormat]:
+    """Scales and codes for targets [G, O, K] under H [G, K, K]; index: [K] group of each column."""
+    scales, scale_format = search_scales(
+        target,
+        hessian.diagonal(dim1=1, dim2=2),
+        index,
+        settings.bits,
+        signed=settings.search,
+        factors=FACTORS if settings.search else (1.0,),
+    )
+    if settings.compensate:
+        rounded = compensated_codes(target, hessian, scales, index, settings.bits)
+    else:
+        rounded = nearest_codes(target, scales, index, settings.bits)
+    rounded = refine(rounded, target, hessian, settings.bits, scale_format, settings.sweeps)
+    return rounded, scale_format
 
 
 def choose_ridge(

@@ -26,7 +26,8 @@ while its output is quantized; the rotation is 5 additions per value.
 
 The image itself has 8 static bits, as for every method here; attention's own products stay float.
 An operator that runs several times per image (a shared head) is fitted on its first call, with the
-float weight as target and its own bias: a fit to one call need not suit the others.
+float weight as target and its own bias: a fit to one call need not suit the others. A convolution
+of more than 9216 columns is fitted tap by tap (`wide`): its matrix of moments has no room.
 
 Settings were chosen on 24 images of camosynth/val by the agreement with the float masks, after 16
 calibration images; test splits were looked at once, for confirmation. The script

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from codtdq.methods.plus.layer import LayerSettings, fit_layer, set_bias
 from codtdq.methods.plus.moments import Moments, input_rows, output_rows
 from codtdq.methods.plus.paired_run import PairedRun
 from codtdq.methods.plus.state import FittedFiles
+from codtdq.methods.plus.wide import TapMoments, is_wide
 from codtdq.methods.workbench import Workbench
 from codtdq.operators.quantized import QuantOperator
 from codtdq.operators.tokens import input_tokens
@@ -130,12 +132,18 @@ def _fit_site(
         settings, bits=site.weight.bits, group=site.weight.group_size or 0
     )
     groups = int(getattr(module, "groups", 1))
-    fit, held = gather(bench, site, pairs)
     if bench.graph.calls.get(site.name, 1) > 1:
         # the streams stop at its first call only: what is fitted there may not suit the others
         settings = _unfitted(settings)
     bias = module._parameters.get("bias")
-    result = fit_layer(weight, bias, groups, fit, held, settings)
+    if is_wide(tuple(weight.shape), groups):
+        taps = TapMoments(weight)
+        for _, rows, wanted in _sampled(bench, site, pairs):
+            taps.add(rows, wanted)
+        result = taps.fit(bias, settings)
+    else:
+        fit, held = gather(bench, site, pairs)
+        result = fit_layer(weight, bias, groups, fit, held, settings)
     fact = {"ridge": result.ridge, "float_error": result.float_error, "error": result.error}
     _install(bench, site, result.store, result.bias)
     return fact
@@ -145,23 +153,30 @@ def gather(
     bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]]
 ) -> tuple[Moments, Moments | None]:
     """Moments of a site's data: of the streams to fit, and of those held out (None: too few)."""
-    module = site.module
-    assert isinstance(module, QuantOperator)
-    columns = _columns(site)
-    share = max(1, max(ROWS, ROWS_PER_COLUMN * columns) // len(pairs))
     sums: list[Moments] = []
-    for stream, (x, y) in enumerate(pairs):
-        rows, wanted = _rows(module, x, y)
-        if rows.shape[1] > share:
-            generator = bench.generator("positions", site.name, stream)
-            pick = torch.randperm(rows.shape[1], generator=generator)[:share]
-            rows, wanted = rows[:, pick], wanted[:, pick]
+    for stream, rows, wanted in _sampled(bench, site, pairs):
         if not sums:
             origin = rows.mean(1), wanted.mean(1)
             sums = [Moments(*origin), Moments(*origin)]
         sums[stream % HELD_OUT == HELD_OUT - 1].add(rows, wanted)
     fit, held = sums
     return fit, held if held.rows else None
+
+
+def _sampled(
+    bench: Workbench, site: Site, pairs: list[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Rows of every stream, at most an even share of what an operator is fitted on."""
+    module = site.module
+    assert isinstance(module, QuantOperator)
+    share = max(1, max(ROWS, ROWS_PER_COLUMN * _columns(site)) // len(pairs))
+    for stream, (x, y) in enumerate(pairs):
+        rows, wanted = _rows(module, x, y)
+        if rows.shape[1] > share:
+            generator = bench.generator("positions", site.name, stream)
+            pick = torch.randperm(rows.shape[1], generator=generator)[:share]
+            rows, wanted = rows[:, pick], wanted[:, pick]
+        yield stream, rows, wanted
 
 
 def _rows(module: QuantOperator, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

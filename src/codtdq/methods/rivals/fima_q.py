@@ -83,6 +83,7 @@ _SOURCE = "Wu et al., CVPR 2025"
 class FimaQConfig(QuantConfig):
     """Settings of FIMA-Q. None leaves a number to the step budget."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     init_images: int = 128
     init_rounds: int = 3  # alternating searches by output error
     reconstruct: bool = True  # False: the calibrated start only

@@ -52,6 +52,7 @@ _POINTS = 1 << 16  # (channel, group) distances are taken in parts of this many 
 class IgqConfig(QuantConfig):
     """Settings of IGQ-ViT."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     groups: int = 8  # quantizers that share the channels of a layer
     lloyd_steps: int = 25  # at most; k-means stops earlier once no point changes its group
 

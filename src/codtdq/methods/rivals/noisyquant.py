@@ -91,6 +91,7 @@ class NoiseSettings:
 class NoisyQuantConfig(NoiseSettings, QuantConfig):
     """Settings of NoisyQuant on clip-searched inputs."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     clip_points: int = 100  # clipping candidates absmax * i / clip_points
 
     def __post_init__(self) -> None:

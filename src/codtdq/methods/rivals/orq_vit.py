@@ -52,6 +52,7 @@ _SEARCH_VALUES = 1 << 18  # of calibration rows, per operator
 class OrqConfig(QuantConfig):
     """Settings of ORQ-ViT in style. Empty `kappas` leave every range full: per-token min-max."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     kappas: tuple[float, ...] = (4.0, 6.0, 8.0)
     taus: tuple[float, ...] = (1.0, 1.25, 1.5, 2.0)  # the full range is always a candidate
 

@@ -67,6 +67,7 @@ GRANULARITIES = ("released", "per_tensor", "per_channel")
 class PTQ4ViTConfig(QuantConfig):
     """Settings of PTQ4ViT."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     metric: str = FISHER  # "fisher", or "mse" for g = 1
     w_granularity: str = "released"
     search_images: int = 32

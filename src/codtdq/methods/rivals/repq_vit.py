@@ -64,6 +64,7 @@ Grid = tuple[Tensor, Tensor]  # (step, zero), each [C] or [1]
 class RepQViTConfig(QuantConfig):
     """How much data the percentiles see."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     images: int = 128
     values: int = 1 << 20  # of one input that enter the percentiles
 

@@ -73,6 +73,7 @@ _BISECTIONS = 60
 class TokenBitsConfig(QuantConfig):
     """Settings of the token bit-width method."""
 
+    fold_norms: bool = True  # as the common setting of this family has it
     candidates: tuple[int, ...] | None = None  # B; null: from one below the target to two above
     post_gelu: str = "best"  # shift, constant, the better of the two, or plain rows
 

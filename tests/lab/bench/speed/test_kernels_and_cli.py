@@ -119,7 +119,7 @@ def test_latency_command_in_all_formats(engine, run, tmp_path):
 def test_skipped_competitors_are_lines_of_the_table(engine, run, monkeypatch):
     monkeypatch.setattr(competitors, "check", lambda names: None)
     monkeypatch.setattr(
-        competitors.Bench, "build", lambda *a: competitors.Competitor(None, "x", "it cannot")
+        competitors.Bench, "build", lambda *a: competitors.Competitor(None, reason="it cannot")
     )
     code, out, _ = run("latency", *TINY, "--methods", "w4a4", "--compare", "openvino")
     assert code == 0

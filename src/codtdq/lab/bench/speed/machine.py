@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from codtdq.doctor import amx
+from codtdq.doctor.cpuid import processor_cpuid
 from codtdq.engine.cpu import library
 from codtdq.environment import environment
 from codtdq.errors import UnsupportedError
+from codtdq.lab.bench.speed import hold
 
 # What limits the instruction sets of torch and of the libraries inside it.
-FP32_SWITCHES = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-}
+FP32_SWITCHES = {k: v for k, v in hold.SWITCHES["avx2"].items() if k != hold.ENGINE}
 
 
 def require_engine() -> None:
@@ -53,13 +52,17 @@ def machine() -> dict[str, Any]:
 
 def notes() -> list[str]:
     """Return why the two sides of a ratio might not be alike."""
+    found = []
+    if amx.is_hidden(processor_cpuid()):
+        found.append("AMX: " + amx.describe(processor_cpuid()))
     used, best = library.instruction_set(), library.available_sets()[:1]
     if used is None or used in best:
-        return []
+        return found
     missing = [f"{k}={v}" for k, v in FP32_SWITCHES.items() if k not in os.environ]
     if not missing:
-        return []
+        return found
     return [
+        *found,
         f"the engine is held to {used}; for a like-for-like comparison run torch FP32 with "
-        + " ".join(missing)
+        + " ".join(missing),
     ]

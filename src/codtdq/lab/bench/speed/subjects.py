@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.api import config, load, save
+from codtdq.data import open_images
 from codtdq.engine import backend_of
+from codtdq.evaluation.calibration import CalibrationImages
+from codtdq.lab.bench.speed.competitors import Calibration
 from codtdq.lab.bench.speed.machine import require_engine
 from codtdq.methods import method_info
 from codtdq.models import model_info
 from codtdq.models.weights import save_weights
-from codtdq.resolve import open_model, quantize_for
+from codtdq.operators.record import is_quantized, record_of
+from codtdq.resolve import CALIBRATION_SPLIT, open_model, quantize_for
 
 BASELINE = "fp32"
-CALIBRATION_IMAGES = 4  # fixed ranges cost the same whatever their values are
+CALIBRATION_IMAGES = 4  # for times alone: ranges cost the same whatever their values are
 FP32_FILE = "fp32.safetensors"
+SHOWN = "camosynth/val"  # what a timed pass sees: images that nobody was calibrated on
 
 
 @dataclass
@@ -31,12 +37,22 @@ class Subject:
     name: str  # method
     model: nn.Module
     path: Path
+    build_seconds: float = 0.0  # to quantize, write and load
 
     @property
     def execution(self) -> str:
         """How its products are computed."""
         record = backend_of(self.model)
         return "torch" if record is None else record.execution
+
+    @property
+    def precision(self) -> str:
+        """Widths of weights and activations, as the method was asked for them."""
+        if not is_quantized(self.model):
+            return "f32"
+        asked = record_of(self.model).config
+        weights, inputs = (asked[key] or 32 for key in ("weight_bits", "act_bits"))
+        return f"W{weights}A{inputs}"
 
     @property
     def bytes(self) -> int:
@@ -54,6 +70,8 @@ class Subjects:
     input_size: int
     weights: str  # where they come from, for the output
     members: dict[str, Subject]
+    calibration_images: int = CALIBRATION_IMAGES
+    trained: bool = False
 
     @property
     def baseline(self) -> nn.Module:
@@ -61,9 +79,18 @@ class Subjects:
         return self.members[BASELINE].model
 
     def images(self, batch: int) -> Tensor:
-        """Return the inputs [B, 3, size, size]; the time does not depend on what they show."""
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(batch, 3, self.input_size, self.input_size, generator=generator)
+        """Return the inputs [B, 3, size, size]: the first images of a split of camosynth."""
+        return next(iter(self._shown(SHOWN, batch, batch)))
+
+    def calibration(self, batch: int) -> Calibration:
+        """Return batches of the images that our methods are calibrated on, for other quantizers."""
+        count = -(-self.calibration_images // batch) * batch  # whole batches
+        images = self._shown(CALIBRATION_SPLIT, count, batch)
+        return Calibration(images, f"{images.images} images of {CALIBRATION_SPLIT}")
+
+    def _shown(self, split: str, count: int, batch: int) -> CalibrationImages:
+        images = open_images(split, limit=count)
+        return CalibrationImages(self.baseline, images, count=count, batch_size=batch)
 
 
 @contextlib.contextmanager
@@ -75,6 +102,7 @@ def prepared(
     untrained: bool = False,
     write_fp32: bool = False,
     native: bool = True,
+    calibration_images: int = CALIBRATION_IMAGES,
 ) -> Iterator[Subjects]:
     """Quantize by every method, write, load on the native engine; files live as long as the block.
 
@@ -95,17 +123,27 @@ def prepared(
         members = {BASELINE: Subject(BASELINE, model.eval(), fp32_file)}
         for method in dict.fromkeys(methods):
             if method != BASELINE:
+                begin = time.perf_counter()
                 settings = config(method, model=model)
-                quantized = quantize_for(model, settings, count=CALIBRATION_IMAGES)
+                quantized = quantize_for(model, settings, count=calibration_images)
                 directory = save(quantized, Path(folder) / method)
                 del quantized
-                members[method] = Subject(method, load(directory), directory)
+                loaded = load(directory)
+                seconds = time.perf_counter() - begin
+                members[method] = Subject(method, loaded, directory, seconds)
         yield Subjects(
             architecture,
             model_info(architecture).input_size,
             _weights(architecture, checkpoint),
             members,
+            calibration_images,
+            is_trained(architecture, checkpoint),
         )
+
+
+def is_trained(architecture: str, checkpoint: str | Path | None) -> bool:
+    """Whether a model has weights that were learnt: its own, or given ones."""
+    return checkpoint is not None or model_info(architecture).weights is not None
 
 
 def _weights(architecture: str, checkpoint: str | Path | None) -> str:

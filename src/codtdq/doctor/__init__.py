@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+from codtdq.doctor import amx
+from codtdq.doctor.cpuid import processor_cpuid
 from codtdq.environment import environment
 
 
 def examine() -> dict[str, dict[str, Any]]:
     """Environment, backends with the reason for their state, the GPU, and shipped weights."""
-    from codtdq.engine.triton import device
-
     return {
-        "environment": environment(),
+        "environment": {**environment(), "amx": amx.describe(processor_cpuid())},
         "backends": _backends(),
-        "gpu": device.facts(),
+        "gpu": _gpu(),
         "weights": _weights(),
     }
+
+
+def _gpu() -> dict[str, str]:
+    """Return Triton and the device. No GPU is no fault: models then run on the processor."""
+    import torch
+
+    from codtdq.engine.triton import device
+
+    facts = device.facts()
+    if torch.cuda.is_available():
+        return facts
+    if not facts["triton"].startswith("installed"):
+        facts["triton"] = "not installed, and not needed without a GPU"
+    return {**facts, "device": "none; models run on the CPU, which needs none"}
 
 
 def _backends() -> dict[str, str]:
     from codtdq.engine.cpu import library
     from codtdq.engine.cpu.backend import CpuBackend
-    from codtdq.engine.triton import device
 
     reason = library.unavailable_reason()
     if reason is not None:
@@ -33,13 +46,23 @@ def _backends() -> dict[str, str]:
         also = f"; also here: {', '.join(others)}" if others else ""
         engine = f"available: {CpuBackend().describe()}{also} (select with {library.SWITCH}=NAME)"
         choice = "cpu for models on the CPU, operator by operator; the rest is simulated"
-    no_gpu = device.unavailable_reason()
     return {
         "reference": "available: simulated in PyTorch (quantize, dequantize, float operator)",
         "cpu": engine,
-        "triton": f"not available: {no_gpu}" if no_gpu else f"available: {device.describe()}",
+        "triton": _triton(),
         "auto": f"takes {choice}",
     }
+
+
+def _triton() -> str:
+    import torch
+
+    from codtdq.engine.triton import device
+
+    if not torch.cuda.is_available() and not device.interpreted():
+        return "for NVIDIA GPUs; there is none here, and nothing misses it"
+    reason = device.unavailable_reason()
+    return f"not available: {reason}" if reason else f"available: {device.describe()}"
 
 
 def _weights() -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Scores of maps that any network wrote: methods times data sets, image by image."""
