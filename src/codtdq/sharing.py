@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from codtdq.api import load, save
+from codtdq.checkpoint import read_header
 from codtdq.checkpoint.files import META, WEIGHTS
 from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.io import write_text
@@ -45,7 +46,7 @@ def save_pretrained(
         raise ConfigError(f"licence is {licence!r}; accepted: one word as hubs spell it, e.g. mit")
     record = record_of(model)
     folder = save(model, directory)
-    size = sum((folder / name).stat().st_size for name in (WEIGHTS, META))
+    size = sum((folder / name).stat().st_size for name in (read_header(folder)["weights"], META))
     text = model_card(record, size, metrics or {}, calibration, licence, weights_from)
     write_text(folder / CARD, text)
     return folder
@@ -85,7 +86,7 @@ def _fetched(name: str, revision: str | None) -> Path:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{name}: cannot be fetched from the hub ({reason})") from error
     folder = Path(found)
-    missing = [file for file in (WEIGHTS, META) if not (folder / file).is_file()]
+    missing = [file for file in (WEIGHTS, META) if not any(folder.glob(file))]
     if missing:
         raise CheckpointError(
             f"{name}: the repository has no {' and no '.join(missing)}; accepted: what "

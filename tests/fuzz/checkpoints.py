@@ -295,17 +295,22 @@ def main() -> int:
         fuzzer = Fuzzer(Path(name))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.time()
-        for number in range(args.first, args.first + args.count):
-            try:
-                fuzzer.one(number, args.seed)
-            except AssertionError as error:
-                failures += 1
-                print(error, error.__cause__ and repr(error.__cause__.__traceback__.tb_lasti))
-                if failures >= 20:
-                    break
+        done = 0
+        try:
+            for number in range(args.first, args.first + args.count):
+                try:
+                    fuzzer.one(number, args.seed)
+                except AssertionError as error:
+                    failures += 1
+                    print(error, flush=True)
+                    if failures >= 20:
+                        break
+                done += 1
+        except KeyboardInterrupt:
+            print("interrupted")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(json.dumps({
-        "inputs": args.count, "failures": failures, **fuzzer.counts,
+        "inputs": done, "failures": failures, **fuzzer.counts,
         "slowest_seconds": round(fuzzer.slowest, 3), "memory_grown_mb": round(grown, 1),
         "seconds": round(time.time() - began),
     }))  # fmt: skip
