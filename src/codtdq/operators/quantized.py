@@ -226,11 +226,10 @@ class _QuantConv(BackedConv, QuantOperator):
         if input.ndim == self._batched_ndim() - 1:
             return self.forward(input.unsqueeze(0)).squeeze(0)  # unbatched, as torch takes it
         if self._native(input):
-            result = self._execute(input)
-        else:
-            result = self._simulated(input)
-            result = self._followed(result.to(input.dtype))
-        return self._ordered(result, input)
+            return self._ordered(self._execute(input), input)
+        # followers see the memory order that they would see on their own: the same bits
+        result = self._simulated(input).to(input.dtype)
+        return self._followed(self._ordered(result, input))
 
     def _simulated(self, input: Tensor) -> Tensor:
         tokens = conv_tokens(input)

@@ -6,9 +6,8 @@ scales with a small sum of (W_hat - W*) H (W_hat - W*)^T over the rows:
 1. `search_scales`: of many scales per group the one with the least error under the diagonal of H.
 2. `compensated_codes`: round column after column, largest H_kk first, each error moved onto the
    columns that follow (GPTQ: Frantar et al., ICLR 2023; the scales are fixed before).
-3. `refine`: exact coordinate descent over all codes, then over all scales (and the unit of whole
-   multiples), a few times. A move is made only if it lowers the error, so that the result is never
-   worse than step 2.
+3. `refine`: exact coordinate descent over all codes, then over all scales, a few times. A move is
+   made only if it lowers the error, so that the result is never worse than step 2.
 
 Columns are taken in blocks: corrections outside a block wait for one matrix product.
 """
@@ -152,20 +151,7 @@ def refine(
         pull = hessian @ (codes * step - weight.mT)  # [G, K, O]: half the gradient of the error
         _descend_codes(codes, step, pull, hessian, bits)
         _descend_scales(codes, scales, pull, hessian, index, scale_format)
-        if isinstance(scale_format, MultiplierFormat):
-            values = codes * scales[:, index]
-            growth = _best_growth(values, weight.mT, hessian)  # [G, O]
-            scales *= growth.unsqueeze(1)
-            scale_format.unit = scale_format.unit * growth.unsqueeze(-1)
     return Rounded(codes.mT.contiguous(), scales.mT.contiguous(), index)
-
-
-def _best_growth(values: Tensor, weight: Tensor, hessian: Tensor) -> Tensor:
-    """The factor [G, O] of each output of W_hat [G, K, O] with the least error."""
-    pulled = hessian @ values
-    wanted, own = (pulled * weight).sum(1), (pulled * values).sum(1)
-    growth = wanted / own.clamp(min=1e-30)
-    return torch.where((own > 0) & (growth > 0), growth, torch.ones_like(growth))
 
 
 def quadratic_error(values: Tensor, weight: Tensor, hessian: Tensor) -> float:

@@ -253,6 +253,7 @@ class Fixed {
         std::copy(units_.begin(), units_.end(), out_.unit + i * out_.unit_stride);
       else
         out_.unit[i] = unit_;
+    if (x_.rows == 0) return false;
     if (own_ || unit_ == unit_) return true;
     std::memset(out_.data, 0, (size_t)(x_.rows * out_.stride));
     return false;
@@ -364,7 +365,7 @@ int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, cons
         (zero && (zero[i] < 0 || zero[i] >= 1 << bits)))
       return COD_BAD_ARGUMENT;
   const Fixed work(*x, bits, step, zero, count, pre, *out);
-  if (x->rows == 0 || !work.begin()) return COD_OK;
+  if (!work.begin()) return COD_OK;
   cod::parallel_for(x->rows, grain_of(x->channels, work.block()), threads,
                     [&](int64_t first, int64_t last) { work.run(first, last, doubled); });
   return COD_OK;
