@@ -97,6 +97,22 @@ def test_float_scales_are_those_of_the_paper():
     assert float((whole - expected).norm() / expected.norm()) < 0.3
 
 
+@pytest.mark.parametrize("mode", ["per_token_group", "per_tensor", "per_channel"])
+def test_listeners_hear_the_steps_of_whole_multiples(mode):
+    """In front of a depthwise convolution each channel has a unit of its own."""
+    torch.manual_seed(0)
+    module, x, heard = nn.Conv2d(24, 24, 3, padding=1, groups=24), torch.randn(1, 24, 5, 6), []
+    modes = dict.fromkeys(("linear", "conv", "depthwise", "first"), mode)
+    quantized = simulate(module, codtdq.preset("cod-tdq", act_modes=modes))
+    with torch.no_grad(), listening({"layer": quantized}, lambda *facts: heard.append(facts)):
+        quantized(x)
+    ((_, tokens, x_hat, statistics),) = heard
+    assert torch.equal(x_hat, quantized.input_scheme(tokens))
+    step = statistics.step.reshape(-1, 1) if mode == "per_token_group" else statistics.step
+    codes = x_hat.reshape(-1, 24) / step
+    assert torch.allclose(codes, codes.round(), atol=1e-4)
+
+
 def test_state_is_buffers_and_moves_with_the_module():
     layer = simulate(nn.Linear(33, 5), "cod-tdq")
     assert set(layer.state_dict()) == {"weight_scheme.packed", "weight_scheme.scale", "bias"}

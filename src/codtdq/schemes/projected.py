@@ -89,8 +89,10 @@ class ProjectedRange(InputScheme):
         found = quantize(tokens, self.spec, radius=self.radius)
         if not tokens.numel() or (carried := self.carry(tokens)) is None:
             return found
-        unit = row_units(carried) if self.spec.mode == GROUPED else carried.unit[0]
-        step = carried.multiplier * (unit.unsqueeze(-1) if unit.ndim == 1 else unit)
+        # of token groups [rows, 1]; of a shared range one for all channels, or [C] of its own
+        grouped = self.spec.mode == GROUPED
+        unit = row_units(carried).unsqueeze(1) if grouped else carried.unit[0]
+        step = carried.multiplier * unit
         projection = dataclasses.replace(found.projection, step=step.reshape(found.step.shape))
         x_hat = carried.decoded().reshape(tokens.shape).to(tokens.dtype)
         return dataclasses.replace(found, x_hat=x_hat, projection=projection)

@@ -185,6 +185,7 @@ searched = st.builds(
     asymmetric=st.booleans(),
     trials=st.integers(1, 5),
     zero_weight=st.sampled_from([0.0, 0.0, 0.7]),
+    bounds=st.none(),
 )
 
 
