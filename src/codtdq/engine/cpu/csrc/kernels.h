@@ -46,7 +46,7 @@ struct alignas(64) CodeRange {
 struct DepthwiseLine {
   const float *const *x, *const *weight;  // [taps]: of the first pixel; of the tap
   const float *bias;                      // or NULL
-  const float *scale;
+  const float *scale;                     // of the sum, or NULL
   int taps;
   int64_t pixels, x_step, y_step;  // steps: floats from pixel to pixel
   float *y;

@@ -41,7 +41,7 @@ struct Line {
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
       for (int j = 0; j < M; j++) {
-        sum[i][j] = sum[i][j] * Isa::load(line.scale + c + j * W);
+        if (line.scale) sum[i][j] = sum[i][j] * Isa::load(line.scale + c + j * W);
         if (line.bias) sum[i][j] = sum[i][j] + Isa::load(line.bias + c + j * W);
         Isa::store(sum[i][j], y + i * line.y_step + j * W);
       }
@@ -57,7 +57,7 @@ struct Line {
         float sum = 0.0f;
         for (int t = 0; t < line.taps; t++)
           sum += line.x[t][(p + i) * line.x_step + c] * line.weight[t][c];
-        sum *= line.scale[c];
+        if (line.scale) sum *= line.scale[c];
         if (line.bias) sum += line.bias[c];
         line.y[(p + i) * line.y_step + c] = sum;
       }
