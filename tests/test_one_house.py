@@ -22,6 +22,8 @@ from codtdq.operators import quant_operators
 from codtdq.operators.record import record_of
 from codtdq.planning import CodTdqConfig, QuantConfig
 from codtdq.planning.planner import WITH_ACT_GROUPS
+from codtdq.schemes.multiplied import MultipliedWeight
+from codtdq.schemes.symmetric import SymmetricWeight
 from small_nets import images, simulate, small_net
 
 QUICK = {"fima-q": "fima-q-init", "ptq4sam": "ptq4sam-s", "pq-sam": "pq-sam-init"}
@@ -194,6 +196,11 @@ def few_steps():
 
 
 def scales_of(scheme):
+    """What a group has: a scale, or a whole multiplier of its output's."""
+    if isinstance(scheme, MultipliedWeight):
+        return scheme.multipliers()
+    if isinstance(scheme, SymmetricWeight) and scheme.multiplier is not None:
+        return scheme.packed_weight().multiplier
     found = [getattr(scheme, name, None) for name in ("scale", "step", "scales")]
     return next(scales for scales in found if scales is not None)
 

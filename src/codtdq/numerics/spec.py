@@ -61,8 +61,8 @@ class WeightSpec:
         if self.group_size is not None:
             check_positive_int("weight_group_size", self.group_size)
         check_share("weight_percentile", self.percentile, closed=True)
-        if self.scales == "integer" and self.bits >= WHOLE_BITS:
-            object.__setattr__(self, "group_size", None)  # multiples of such codes are no bytes
+        if self.bits >= WHOLE_BITS and self.group_size is not None:
+            object.__setattr__(self, "scales", "float")  # multiples of such codes are no bytes
 
 
 def check_bits(name: str, bits: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -20,7 +21,7 @@ from codtdq.engine.cpu import library
 from codtdq.engine.program.constants import Pool
 from codtdq.engine.program.program import Program
 from codtdq.engine.program.traced import NotCapturable
-from codtdq.operators.quantized import quant_operators
+from codtdq.operators.quantized import QuantOperator, quant_operators
 
 SWITCH = "CODTDQ_CAPTURE"  # "0": operators are executed one by one
 SHAPES = 4  # programs that a model keeps, each with its arena
@@ -31,7 +32,7 @@ class Captured:
     """The forward of a model on the engine."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self._reference = weakref.ref(model)  # which owns this: its memory goes with it at once
         self._programs: OrderedDict[Key, Program | None] = OrderedDict()
         self.refusal: str | None = None  # why the last shape has no program
         self._pool = Pool()
@@ -47,6 +48,12 @@ class Captured:
         if program is None:
             return type(model).forward(model, *inputs)
         return program(*inputs)
+
+    @property
+    def _model(self) -> nn.Module:
+        model = self._reference()
+        assert model is not None
+        return model
 
     @property
     def met(self) -> bool:
@@ -118,11 +125,11 @@ class _State:
     """What a recording took for granted: modules, tensors and their versions, executors."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
-        inner = self._modules[1:]
+        self._reference = weakref.ref(model)
+        self._inner = list(model.modules())[1:]
         self._hooks = [
             hooks
-            for module in inner
+            for module in self._inner
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
         self._operators = list(quant_operators(model).values())
@@ -134,6 +141,12 @@ class _State:
         self._tensors = [*model.parameters(), *model.buffers()]
         self._versioned = [one for one in self._tensors if not one.is_inference()]
         self._seen = self._look()
+
+    @property
+    def _modules(self) -> list[nn.Module]:
+        model = self._reference()
+        assert model is not None
+        return [model, *self._inner]
 
     def _look(self) -> list[Any]:
         found: list[Any] = [id(one) for part in self._parts for one in part.values()]
@@ -175,6 +188,8 @@ def capture(model: nn.Module) -> str | None:
     """Let a model run as programs from its next call on; returns why not, if so."""
     if os.environ.get(SWITCH) == "0":
         return f"turned off by {SWITCH}=0"
+    if isinstance(model, QuantOperator):
+        return "a single operator is one call already"
     if "forward" in model.__dict__:
         return "its forward was replaced"
     model.__dict__["forward"] = Captured(model)
