@@ -21,7 +21,7 @@ from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
 from codtdq.operators import quant_operators
 from codtdq.operators.record import effective_bits
-from codtdq.schemes.weight_groups import GroupedWeight
+from codtdq.schemes.multiplied import MultipliedWeight
 from small_nets import images, small_net
 
 BATCHES = [images(4, seed=100 + i) for i in range(4)]
@@ -206,9 +206,9 @@ def test_every_operator_gets_the_widths_that_its_plan_says():
     stored = {
         name: (operator.weight_scheme.code_bits, operator.weight_scheme.group)
         for name, operator in operators.items()
-        if isinstance(operator.weight_scheme, GroupedWeight)
+        if isinstance(operator.weight_scheme, MultipliedWeight)
     }
-    assert stored == {"attn.qkv": (3, 16), "mlp.fc1": (8, 32)}
+    assert stored == {"attn.qkv": (3, 16), "mlp.fc1": (8, 0)}  # 8-bit codes have no multipliers
     inputs = operators["mlp.fc1"].input_scheme
     inputs = getattr(inputs, "inner", inputs)
     assert (inputs.code_bits, inputs.group) == (8, 16)
