@@ -328,7 +328,7 @@ def test_a_whole_network_gives_the_masks_of_its_simulation(architecture):
     for hook in hooks:
         hook.remove()
     plain = copy.deepcopy(model)
-    record = use_backend(model)
+    record = use_backend(model, capture=False)
     assert set(record.native) == set(quant_operators(model)) and not record.fallbacks
     assert record.fused and record.sharing
     # a folded batch norm rounds elsewhere, and a difference of 1e-7 moves 4-bit codes at ties:
@@ -343,6 +343,10 @@ def test_a_whole_network_gives_the_masks_of_its_simulation(architecture):
     found = mask(outputs(model, image()))
     assert (found - expected).abs().mean() < 2e-2
     assert ((found > 0.5) != (expected > 0.5)).float().mean() < 2e-2
+    use_backend(model)  # captured: norms and attention are the engine's own, too
+    found = mask(outputs(model, image()))
+    assert (found - expected).abs().mean() < 6e-2
+    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 4e-2
     for name, operator in quant_operators(plain).items():  # nothing folded: the bits are the same
         x, y = seen[name]
         assert use_backend(nn.Sequential(operator), "cpu").native
