@@ -47,9 +47,12 @@ class Constants:
             number = float(x)
             tensor = self.pool.get(("number", number), (), lambda: torch.tensor([number]))
             return self.raw(tensor).reshape(()) or self.raw(tensor)
-        if x.dtype is not torch.float32:
-            x = self.pool.get("float", (x,), lambda: x.detach().float().contiguous())
-        return self.raw(x)
+        if x.dtype is torch.float32:
+            return self.raw(x)
+        given = x
+        return self.raw(
+            self.pool.get("float", (given,), lambda: given.detach().float().contiguous())
+        )
 
     def raw(self, x: Tensor) -> Place:
         """Where a tensor lies as it is."""

@@ -94,7 +94,8 @@ def _add(
 
 def reuse(instructions: list[Instruction]) -> int:
     """Let elementwise results lie where an input lay that nobody needs any more."""
-    lives, renamed, count = lifetimes(instructions), {}, 0
+    lives, count = lifetimes(instructions), 0
+    renamed: dict[Buffer, Buffer] = {}
     for index, one in enumerate(instructions):
         one.operands = [
             place if place is None else replace(place, buffer=_final(renamed, place.buffer))

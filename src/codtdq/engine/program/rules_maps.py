@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,9 +91,13 @@ def gather(low: Lowering, node: Node, tables: dict[int, Tensor], fill: float = 0
             operands.append(None)
             continue
         key = ("table", tuple(table.tolist()))
-        made = low.constants.pool.get(key, (), lambda t=table: t.to(torch.int32).contiguous())
+        made = low.constants.pool.get(key, (), partial(_as_table, table))
         operands.append(low.constants.raw(made))
     low.emit("gather", operands, floats=[fill])
+
+
+def _as_table(indices: Tensor) -> Tensor:
+    return indices.to(torch.int32).contiguous()
 
 
 @rule("aten.roll.default")

@@ -172,7 +172,7 @@ class Traced(Tensor):
     value: Value
     recorder: Recorder
     stale: str | None  # the operation that changed what this is a view of
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, meta: Tensor, value: Value, recorder: Recorder) -> Traced:
         """A tensor on the CPU, as far as anyone can tell."""
@@ -182,16 +182,16 @@ class Traced(Tensor):
             strides=meta.stride(),
             storage_offset=meta.storage_offset(),
             dtype=meta.dtype,
-            device="cpu",
+            device=torch.device("cpu"),
         )
         made.meta, made.value, made.recorder, made.stale = meta, value, recorder, None
         return made
 
-    def __repr__(self) -> str:
+    def __repr__(self, **_: Any) -> str:
         return f"Traced({tuple(self.shape)})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         raise NotCapturable(f"{function} is called on a recorded tensor after the recording")
