@@ -81,9 +81,9 @@ def save_weights(
             # a private copy: safetensors refuses tensors that share memory
             tensors[name] = stored.clone(memory_format=torch.contiguous_format)
     metadata = {"format": "pt", "dtype": _dtype_name(dtype), "codtdq_version": __version__}
-    name = getattr(getattr(model, "info", None), "name", None)
-    if name is not None:
-        metadata["architecture"] = name
+    architecture = getattr(getattr(model, "info", None), "name", None)
+    if architecture is not None:
+        metadata["architecture"] = architecture
     _write_atomically(tensors, metadata, path)
 
 

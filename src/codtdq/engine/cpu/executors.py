@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ class _Native:
                 "quantized", (x,), (*x.shape[:-1], self.outputs), executor=self
             )
         if self._surround is not None:
-            x = F.pad(x, *self._surround)
+            x = cast("Traced", F.pad(x, *self._surround))
         maps = x.shape if x.ndim == 4 else (*x.shape[:2], 1, x.shape[2])
         out = Window((maps[0], maps[2], maps[3]), *self.sides).out
         shape = (maps[0], self.outputs, *(out if x.ndim == 4 else out[1:]))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from codtdq.errors import UnsupportedError
 from codtdq.numerics.carrier import LONGEST_SUM
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.roles import kind_of
@@ -19,15 +20,22 @@ MOST_TAPS = 1024  # of a depthwise kernel, whose sums are float32
 def lowered_input(operator: QuantOperator) -> LoweredInput:
     """The input of an operator that an engine takes."""
     inputs = operator.input_scheme.lower()
-    assert not isinstance(inputs, Unlowered)
+    if isinstance(inputs, Unlowered):  # exchanged after an engine was chosen
+        raise _only_simulated(operator, inputs)
     return inputs
 
 
 def lowered_weight(operator: QuantOperator) -> LoweredWeight:
     """The weight of an operator whose products an engine takes."""
     weight = operator.weight_scheme.lower()
-    assert not isinstance(weight, Unlowered)
+    if isinstance(weight, Unlowered):
+        raise _only_simulated(operator, weight)
     return weight
+
+
+def _only_simulated(operator: QuantOperator, found: Unlowered) -> UnsupportedError:
+    name = operator.site.name or type(operator).__name__
+    return UnsupportedError(f"{name} has a scheme that no engine executes: {found.reason}")
 
 
 def not_whole(operator: QuantOperator) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from ctypes import c_int64, c_void_p
 from typing import Any
@@ -74,8 +73,10 @@ class Program:
     def _build(self, instructions: list[Instruction]) -> int:
         engine = library.engine()
         constants = [(one.data_ptr(), _bytes(one)) for one in self._constants]
-        sizes = [[4 * _count(shape) for shape in group] for group in (self._shapes, self._results)]
-        self.arrays = Arrays(instructions, constants, *sizes, self.arena_bytes)
+        given, made = (
+            [4 * _count(shape) for shape in group] for group in (self._shapes, self._results)
+        )
+        self.arrays = Arrays(instructions, constants, given, made, self.arena_bytes)
         code, handle, wrong = self.arrays.build(engine)
         if code or handle is None:
             what = instructions[wrong].kind if 0 <= wrong < len(instructions) else "its sizes"
@@ -91,10 +92,10 @@ class Program:
     def profile(self, *inputs: Tensor, runs: int = 5) -> dict[str, float]:
         """Milliseconds of each kind of instruction: of each instruction, the least of some runs."""
         each = self.profile_instructions(*inputs, runs=runs)
-        found: Counter[str] = Counter()
+        found: dict[str, float] = {}
         for kind, spent in zip(self.kinds, each):
-            found[kind] += spent
-        return dict(found.most_common())
+            found[kind] = found.get(kind, 0.0) + spent
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def profile_instructions(self, *inputs: Tensor, runs: int = 5) -> list[float]:
         """Milliseconds of every instruction, the least of some runs."""

@@ -187,7 +187,7 @@ class Traced(Tensor):
         made.meta, made.value, made.recorder, made.stale = meta, value, recorder, None
         return made
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"Traced({tuple(self.shape)})"
 
     @classmethod
