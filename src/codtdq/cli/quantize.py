@@ -43,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Quantize, save, and say what became of it."""
     from codtdq.api import save
-    from codtdq.checkpoint.files import META, WEIGHTS
+    from codtdq.checkpoint import read_header
+    from codtdq.checkpoint.files import META
     from codtdq.operators.record import describe
 
     # what a stopped calibration has finished; a run that ends well leaves nothing
@@ -56,7 +57,8 @@ def run(args: argparse.Namespace) -> None:
         raise KeyboardInterrupt(_kept(unfinished)) from None
     path = save(quantized, args.out)
     shutil.rmtree(unfinished, ignore_errors=True)
-    size = sum((path / name).stat().st_size for name in (WEIGHTS, META))  # others are the user's
+    ours = (read_header(path)["weights"], META)  # other files are the user's
+    size = sum((path / name).stat().st_size for name in ours)
     summary = {"out": str(path), "bytes": size, **describe(quantized)}
     if args.json:
         print_json(summary)

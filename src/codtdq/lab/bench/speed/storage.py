@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.checkpoint import read_header
-from codtdq.checkpoint.files import META, WEIGHTS
+from codtdq.checkpoint.files import META
 from codtdq.numerics.packing import NIBBLE_BITS
 
 FLOAT_CODES, FLOAT_RANGES = ("floats#codes",), ("floats#low", "floats#step")
@@ -78,7 +78,7 @@ def storage_split(directory: str | Path) -> StorageSplit:
     """Split the files that `codtdq.save` wrote."""
     directory = Path(directory)
     header = read_header(directory)
-    sizes, index = _tensor_sizes(directory / WEIGHTS)
+    sizes, index = _tensor_sizes(directory / header["weights"])
     plan = header["plan"]
     split = dict.fromkeys(
         (
