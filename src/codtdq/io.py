@@ -51,7 +51,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        if error.filename in (None, str(temporary)):  # a full disk names no file
+        # a full disk names no file; an error without a number is shown by its own words alone
+        if error.errno is not None and error.filename in (None, str(temporary)):
             error.filename, error.filename2 = str(path), None
         raise
     finally:

@@ -1,6 +1,8 @@
 """Habits of real models that a careless converter gets silently wrong."""
 
 import copy
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -185,26 +187,35 @@ def test_names_with_a_hash_sign_survive(tmp_path):
 
 
 def test_a_crash_between_the_two_files_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
-    import os
-
     first = simulate(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
     second = simulate(nn.Sequential(nn.Linear(32, 8)), "cod-tdq")
-    path, x, replace = tmp_path / "m", torch.randn(2, 32), os.replace
+    path, x, replace, unlink = tmp_path / "m", torch.randn(2, 32), os.replace, Path.unlink
+    # the name of the tensors, the name of the header, the removal of the old tensors
     for crash_at, survivor in ((1, first), (2, first), (3, second)):
         codtdq.save(first, path)
         count = 0
 
-        def crashing(source, target, stop=crash_at):
+        def step(stop=crash_at):
             nonlocal count
             count += 1
             if count == stop:
                 raise OSError("power cut")
+
+        def crashing(source, target, step=step):
+            step()
             replace(source, target)
 
-        monkeypatch.setattr(os, "replace", crashing)
-        with pytest.raises(CheckpointError, match="power cut"):
-            codtdq.save(second, path)
-        monkeypatch.setattr(os, "replace", replace)
+        def removing(file, missing_ok=False, step=step):
+            if file.suffix == ".safetensors":
+                step()
+            unlink(file, missing_ok)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", crashing)
+            patched.setattr(Path, "unlink", removing)
+            with pytest.raises(CheckpointError, match="power cut"):
+                codtdq.save(second, path)
+        assert count == crash_at
         restored = codtdq.load(path, model=nn.Sequential(nn.Linear(32, 8)), backend="reference")
         assert torch.equal(restored(x), survivor(x)), crash_at
 

@@ -140,20 +140,21 @@ def _check_site(name: str, site: Site | None, shape: Shape) -> None:
 def _read_operator(
     name: str, entry: Mapping[str, Any], shape: Shape, tensors: StoredTensors
 ) -> StoredOperator:
-    side = "input_scheme"
+    prefix = f"{name}." if name else ""  # a model may be a single operator
+    side = f"{prefix}input_scheme"
     try:
         inputs = build_input_scheme(entry["input"])
-        _fill(inputs, f"{name}.{side}.", shape, tensors)
-        side = "weight_scheme"
+        _fill(inputs, f"{side}.", shape, tensors)
+        side = f"{prefix}weight_scheme"
         weight = build_weight_scheme(entry["weight"])
         if tuple(weight.shape) != shape.weight:  # a scheme of a foreign file may differ
             raise CheckpointError(f"has shape {list(weight.shape)}")
-        _fill(weight, f"{name}.{side}.", shape, tensors)
+        _fill(weight, f"{side}.", shape, tensors)
         return StoredOperator(inputs, weight, entry["bias"])
     except CodtdqError as error:
-        raise CheckpointError(f"{name}.{side}: {error}") from error
+        raise CheckpointError(f"{side}: {error}") from error
     except (*NONSENSE, RuntimeError) as error:
-        raise CheckpointError(f"{name}.{side} is damaged: {one_line(error)}") from error
+        raise CheckpointError(f"{side} is damaged: {one_line(error)}") from error
 
 
 def _fill(

@@ -62,7 +62,8 @@ class Scorer:
         x_hat = x if inputs is None else inputs(x.unsqueeze(0)).squeeze(0)
         w_hat = weight
         if site.weight_bits is not None:
-            group = site.weight.group_size if site.weight is not None else None
+            assert site.weight is not None
+            group = site.weight.group_size
             index = torch.arange(weight.shape[1]) // (group or weight.shape[1])
             power = x.square().mean(0, keepdim=True)
             scales, _ = search_scales(
