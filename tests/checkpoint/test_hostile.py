@@ -14,6 +14,9 @@ from safetensors.torch import save
 import codtdq
 from codtdq.errors import CheckpointError
 from codtdq.models.registry import build_model
+from codtdq.schemes.carried import TokenCarriers
+from codtdq.schemes.multiplied import MultipliedWeight
+from codtdq.schemes.stored import unfit
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
 from small_nets import images, simulate, small_net
@@ -90,17 +93,29 @@ BUFFERS = {
     "shift-short": (buffer(f"{MLP}.input_scheme.shift", lambda t: t[:7]), "shift has shape"),
     "scale-short": (buffer(f"{MLP}.input_scheme.scale", lambda t: t[:1]), "scale has shape"),
     "scale-nan": (buffer(f"{MLP}.input_scheme.scale", lambda t: t * torch.nan), "NaN or infinity"),
-    "weight-scales-one-row": (
-        buffer("mlp.fc2.weight_scheme.scales", lambda t: t[:1]),
-        "scales has shape",
+    "weight-sizes-one-row": (
+        buffer("mlp.fc2.weight_scheme.sizes", lambda t: t[:1]),
+        r"sizes has shape \[1, 3\]; accepted: \[48, 3\]",
     ),
-    "weight-scales-float": (
-        buffer("mlp.fc2.weight_scheme.scales", lambda t: t.float()),
-        "torch.float32; accepted: torch.uint8",
+    "weight-sizes-float": (
+        buffer("mlp.fc2.weight_scheme.sizes", lambda t: t.float()),
+        "sizes is torch.float32; accepted: torch.uint8",
     ),
-    "weight-unit-nan": (
-        buffer("mlp.fc2.weight_scheme.unit", lambda t: t * torch.inf),
-        "NaN or infinity",
+    "weight-signs-short": (
+        buffer("mlp.fc2.weight_scheme.signs", lambda t: t[:, :0]),
+        "signs is missing, or has shape",
+    ),
+    "weight-signs-wide": (
+        buffer("mlp.fc2.weight_scheme.signs", lambda t: t.repeat(1, 2)),
+        r"signs has shape \[48, 2\]; accepted: \[48, 1\]",
+    ),
+    "weight-factor-one": (
+        buffer("mlp.fc2.weight_scheme.factor", lambda t: t[:1]),
+        r"factor has shape \[1\]; accepted: \[48\]",
+    ),
+    "weight-factor-infinite": (
+        buffer("mlp.fc2.weight_scheme.factor", lambda t: t * torch.inf),
+        "factor holds NaN or infinity",
     ),
     "codes-short": (buffer("mlp.fc2.weight_scheme.packed", lambda t: t[:, 1:]), "packed has shape"),
     "depthwise-1x1": (
@@ -195,7 +210,31 @@ def test_settings_that_do_not_fit_are_refused(plus, change, message):
 
 def test_weight_groups_of_the_paper_are_refused_with_one_row(paper):
     rewrite(paper, buffer("mlp.fc1.weight_scheme.scale", lambda t: t[:1]))
-    assert "scale has shape [1, 3]; accepted: [192, 3]" in refusal(paper)
+    assert "scale has shape [1, 1]; accepted: [192, 1]" in refusal(paper)
+
+
+def test_multipliers_of_the_paper_are_refused_with_one_row(paper):
+    rewrite(paper, buffer("mlp.fc1.weight_scheme.multiplier", lambda t: t[:1]))
+    assert "multiplier has shape [1, 2]; accepted: [192, 2]" in refusal(paper)
+
+
+def test_float_scales_of_groups_are_refused_with_one_row(tmp_path):
+    config = codtdq.preset("cod-tdq", weight_group_size=16, scales="float")
+    path = codtdq.save(simulate(small_net(), config), tmp_path / "float")
+    rewrite(path, buffer("mlp.fc1.weight_scheme.scale", lambda t: t[:1]))
+    assert "scale has shape [1, 3]; accepted: [192, 3]" in refusal(path)
+
+
+def test_codes_and_multipliers_beyond_their_bits_are_refused():
+    """Their product would leave the signed byte that kernels hold it in."""
+    for bits, buffers in ((3, {"packed": 7, "sizes": 15}), (5, {"packed": 31, "sizes": 7})):
+        expected = MultipliedWeight((4, 32), bits, 16).expected_buffers(32)
+        for name, most in buffers.items():
+            halves = bits < 5 or name == "sizes"
+            full = torch.full(expected[name].shapes[0], most * 17 if halves else most)
+            assert unfit(full, expected[name]) is None
+            if most < 15:
+                assert f"holds {most + 1}" in str(unfit(full + 1, expected[name]))
 
 
 def test_a_palette_beyond_its_values_is_refused(paper):
@@ -252,10 +291,12 @@ def test_a_scheme_changed_in_memory_is_refused_by_the_engine(plus_model):
     operator = model.get_submodule(MLP)
     if operator.backend is None:
         pytest.skip("no native engine")
-    order = torch.full((DIM,), 32000, dtype=torch.long)
-    wrong = Transformed(TokenGroups(4, 16, 2, unit=0.01), transform=Transform(order=order))
-    operator.exchange(inputs=wrong)
+    order = Transform(order=torch.full((DIM,), 32000, dtype=torch.long))
+    operator.exchange(inputs=Transformed(TokenCarriers(4, 16, 2), transform=order))
     with pytest.raises(codtdq.CodtdqError, match="no permutation"), torch.no_grad():
+        model(images(1))
+    operator.exchange(inputs=Transformed(TokenGroups(4, 16, 2, unit=0.01)))
+    with pytest.raises(codtdq.CodtdqError, match=f"^{MLP} .*no engine"), torch.no_grad():
         model(images(1))
 
 

@@ -103,11 +103,17 @@ class MultipliedWeight(WeightScheme):
         rows, columns = self.shape[0], math.prod(self.shape[1:])
         bits, most = self.code_bits, weight_multiplier(self.code_bits)
         groups = int(group_index(self.shape, self.group)[-1]) + 1
-        top = 255 if bits <= NIBBLE_BITS else 2**bits - 1
+        nibble = bits <= NIBBLE_BITS
+        top = 2**bits - 1
         sizes, signs = packed_width(groups, NIBBLE_BITS), -(-groups // BYTE)
         none = one_of((0,))
         return {
-            "packed": one_of((rows, packed_width(columns, bits)), low=0, high=top),
+            "packed": Stored(
+                ((rows, packed_width(columns, bits)),),
+                0,
+                255 if nibble else top,
+                nibble=top if nibble else None,
+            ),
             "sizes": Stored(((rows, sizes),), 0, 255, nibble=most) if most > 1 else none,
             "signs": one_of((rows, signs), low=0, high=255) if most > 1 else none,
             "factor": one_of((rows,)),

@@ -67,7 +67,7 @@ def unfit(tensor: Tensor, expected: Stored) -> str | None:
     if expected.nibble is not None:
         largest = int(torch.maximum(tensor & 15, tensor >> 4).max())
         if largest > expected.nibble:
-            return f"holds a multiplier of {largest}; accepted: at most {expected.nibble}"
+            return f"holds {largest} in half a byte; accepted: at most {expected.nibble}"
     if expected.permutation and tensor.unique().numel() != tensor.numel():
         return "is not a permutation"
     return None
