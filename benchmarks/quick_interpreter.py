@@ -59,7 +59,7 @@ def _shape_sized(tallest: int) -> Callable[..., Any]:
     def block_for(table: tables.Table, rows: int, outputs: int) -> tables.Block:
         height = min(max(tables.power_of_two(rows), 16), tallest)
         width = min(max(tables.power_of_two(outputs), 16), 256)
-        while height * width > 1 << 20:  # Triton's tiles end there
+        while height * max(width, 32 * 8) > 1 << 20:  # Triton's tiles end there
             height //= 2
         return tables.Block(height, width, slabs=8)
 
