@@ -38,7 +38,7 @@ def test_the_engine_agrees_with_the_reference(group, kernel):
     assert torch.allclose(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_lowered_scales_repeat_over_the_taps():
+def test_lowered_codes_hold_the_multipliers_of_groups_over_taps():
     conv = codtdq.quantize(
         nn.Sequential(nn.Conv2d(1, 4, 3)),
         codtdq.preset("w4a4", weight_group_size=4, first_layer="quantize"),
@@ -46,6 +46,11 @@ def test_lowered_scales_repeat_over_the_taps():
         backend="reference",
     )[0]
     lowered = conv.weight_scheme.lower()
-    assert lowered.scale.shape == (4, 9)
-    values = lowered.codes.float() * lowered.scale.unsqueeze(-1)  # [O, T, 1]
-    assert torch.equal(values.transpose(1, 2).reshape(4, 1, 3, 3), conv.weight)
+    assert conv.weight_scheme.multiplier.shape == (4, 2)  # 3 groups of 9 taps, two to a byte
+    assert lowered.codes.shape == (4, 9, 1) and lowered.factor.shape == (4,)
+    assert lowered.multiplier is None and lowered.bits == 8
+    assert int(lowered.codes.abs().max()) > 8  # products of codes and multipliers
+    values = lowered.codes.float() * lowered.factor[:, None, None]  # [O, T, 1]
+    found = values.transpose(1, 2).reshape(4, 1, 3, 3)
+    # (scale p) r and scale (p r) are rounded in different places
+    torch.testing.assert_close(found, conv.weight.detach(), rtol=3e-7, atol=0)
