@@ -159,10 +159,10 @@ def test_the_engine_runs_and_fuses_all_of_it():
     quantized, image = simulate(tiny(), "cod-tdq"), photo(70, 70)
     with torch.no_grad():
         expected = quantized(image)[0]
-        record = use_backend(quantized, "cpu", example=image)
+        record = use_backend(quantized, "cpu", example=image, capture=False)
         found = quantized(image)[0]
     assert set(record.native) == set(quant_operators(quantized)) and not record.fallbacks
     # norm and ReLU of 9 convolutions, norm and GELU of 2 context blocks, GELU of 4 encoder blocks
     assert record.fused == 2 * 9 + 2 * 2 + 4
     # a code that flips at a tie moves all that follow
-    assert (found - expected).norm() < 0.3 * expected.norm()
+    assert (found - expected).norm() < 0.5 * expected.norm()

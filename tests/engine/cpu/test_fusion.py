@@ -131,7 +131,7 @@ def test_without_the_engine_a_fused_operator_still_does_the_work_of_its_follower
 
 def test_an_input_is_quantized_once_for_all_its_readers(monkeypatch):
     model = net()
-    record = use_backend(model, "cpu", example=image())
+    record = use_backend(model, "cpu", example=image(), capture=False)
     assert record.sharing == 2  # left, right and depthwise read one tensor
     counted = []
     encode = encoders.carry_groups
