@@ -13,6 +13,7 @@ from codtdq.models import build_model, model_info
 from codtdq.models.registry import first_output
 from codtdq.models.vit import VisionTransformer, VitConfig
 from codtdq.models.vit_cod import VitCod
+from codtdq.models.weights import shipped_weights
 from codtdq.operators import quant_operators
 from small_nets import simulate
 
@@ -50,9 +51,11 @@ def test_the_decoder_is_small_and_the_encoder_is_vit_s():
     assert 500_000 < sizes["decoder"] < 2_000_000
 
 
-def test_no_weights_come_with_the_package_yet():
-    with pytest.raises(ConfigError, match="no weights of vit-cod come with the package"):
-        codtdq.create_model(NAME)
+def test_the_shipped_weights_load_and_are_small():
+    model = codtdq.create_model(NAME)
+    assert not model.training and all(p.isfinite().all() for p in model.parameters())
+    assert model.decoder.mask_logits.weight.abs().max() > 0.05  # fresh ones are below that
+    assert shipped_weights(model_info(NAME).weights).stat().st_size <= 26e6
 
 
 def test_sides_that_are_no_whole_patches_are_refused():

@@ -152,6 +152,7 @@ def _resize(x: Tensor, like: Tensor) -> Tensor:
 @register_model(
     "vit-cod",
     description="DINOv2 ViT-S/14 with an edge-aware decoder at 448 x 448 (22.6 M parameters)",
+    weights="vit-cod.safetensors",
     input_size=448,
     size_multiple=14,
     postprocess="sigmoid",

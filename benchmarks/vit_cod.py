@@ -1,0 +1,92 @@
+"""Scores of vit-cod in float and at four bits, and how far the masks move from the float ones.
+
+    python benchmarks/split_pairs.py CAMO-train split
+    codtdq quantize --model vit-cod --calibration split/rest/Imgs --calibration-images 64 \\
+        --out packed
+    python benchmarks/vit_cod.py split/held-out --packed packed --out results/vit-cod/results.jsonl
+
+Settings that need no images are made here, `cod-tdq-plus` is read from `--packed`; all run on the
+native engine, float in PyTorch. `distance` is the mean of |p - p of the float model| over the
+pixels of the network's input, averaged over images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq.evaluation import evaluate
+from codtdq.evaluation.provenance import execution_of
+from codtdq.operators.record import describe
+from codtdq.resolve import open_config, open_model, quantize_for
+
+MODEL = "vit-cod"
+SETTINGS = ("fp32", "w4a4", "cod-tdq", "cod-tdq-guarded", "dstg-only", "cod-tdq-plus")
+SCORES = ("name", "S", "wF", "E_mean", "F_mean", "MAE")
+
+
+def opened(setting: str, packed: str) -> nn.Module:
+    if setting == "cod-tdq-plus":
+        return open_model(packed, backend="cpu")
+    model = open_model(MODEL)
+    if setting == "fp32":
+        return model
+    return quantize_for(model, open_config(model, name=setting), backend="cpu")
+
+
+def measured(model: nn.Module, dataset: str, limit: int | None) -> tuple[Any, Tensor]:
+    """The result of `evaluate`, and the probabilities [N, H, W] at the size of the input."""
+    maps: list[Tensor] = []
+    keep = model.register_forward_hook(
+        lambda _module, _inputs, outputs: maps.append(outputs[0].detach().sigmoid()[:, 0].half())
+    )
+    result = evaluate(model, dataset, limit=limit)
+    keep.remove()
+    return result, torch.cat(maps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", help="folder with Imgs and GT, or a camosynth split")
+    parser.add_argument("--packed", default="vit-cod-w4a4", help="quantized by cod-tdq-plus")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="the float one comes first")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines; rows are added")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    exact = None
+    for setting in args.settings.split(","):
+        model = opened(setting, args.packed)
+        result, maps = measured(model, args.dataset, args.limit)
+        exact = maps if exact is None else exact
+        distances = (maps.float() - exact.float()).abs().mean((1, 2))
+        row = {
+            "model": MODEL,
+            "method": setting,
+            "dataset": args.dataset,
+            "limit": args.limit,
+            "count": len(result.per_image),
+            "metrics": {k: v for k, v in result.metrics.items() if k != "count"},
+            "distance": float(distances.mean()),
+            "execution": execution_of(model),
+            "bits": None if setting == "fp32" else describe(model)["bits"],
+            "per_image": {key: [image[key] for image in result.per_image] for key in SCORES}
+            | {"distance": [round(value, 6) for value in distances.tolist()]},
+        }
+        with args.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        shown = {**row["metrics"], "distance": row["distance"]}
+        scores = "  ".join(f"{key} {shown[key]:.4f}" for key in ("S", "wF", "MAE", "distance"))
+        print(f"{setting:16s} {scores}  {row['execution']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
