@@ -188,7 +188,7 @@ def _zero_bin_bound(
     needed = (below >= rank) | (limit < floor)
     needed &= evidence > 0
     result = torch.full_like(limit, math.inf)
-    if bool(needed.any()):
+    if not needed.is_meta and bool(needed.any()):  # a survey of kernels asks for shapes only
         rows = bounds[needed].masked_fill(~nonzero[needed], math.inf)
         ranks = rank[needed]  # type: ignore[index]
         uniform = int(ranks[0]) if bool((ranks == ranks[0]).all()) else ranks

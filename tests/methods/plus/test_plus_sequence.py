@@ -211,7 +211,7 @@ def test_every_operator_gets_the_widths_that_its_plan_says():
     assert stored == {"attn.qkv": (3, 16), "mlp.fc1": (8, 0)}  # 8-bit codes have no multipliers
     inputs = operators["mlp.fc1"].input_scheme
     inputs = getattr(inputs, "inner", inputs)
-    assert (inputs.code_bits, inputs.group) == (8, 16)
+    assert (inputs.how.bits, inputs.how.group) == (8, 16)
     assert "head" not in operators
 
 

@@ -29,11 +29,11 @@ class Block(NamedTuple):
 # (kernel, least tokens, least outputs) -> block; least first that fits, from the top
 PRODUCT: tuple[tuple[int, int, Block], ...] = (
     (8192, 96, Block(128, 128, slabs=2, warps=8, stages=3)),
-    (8192, 48, Block(128, 64, slabs=4, warps=4, stages=3)),
+    (8192, 48, Block(128, 64, slabs=2, warps=8, stages=3)),
     (2048, 48, Block(64, 64, slabs=4, warps=4, stages=3)),
-    (2048, 0, Block(128, 32, slabs=4, warps=4, stages=3)),
+    (2048, 0, Block(128, 32, slabs=2, warps=4, stages=3)),
     (0, 48, Block(32, 64, slabs=4, warps=4, stages=4)),
-    (0, 0, Block(32, 32, slabs=4, warps=4, stages=4)),
+    (0, 0, Block(32, 32, slabs=2, warps=4, stages=4)),
 )
 DEPTHWISE: tuple[tuple[int, int, Block], ...] = (
     (2048, 64, Block(16, 64, warps=4)),
