@@ -230,7 +230,7 @@ def test_ctrl_c_keeps_finished_rows_and_resume_goes_on(tmp_path, capsys, monkeyp
     out = tmp_path / "x.json"
     argv = ["sensitivity", "--method", "w4a4", "--by", "role", "--limit", "1", "--out", str(out)]
     assert main(argv) == 130
-    assert "finished work is kept" in capsys.readouterr().err
+    assert "2 rows are kept in" in capsys.readouterr().err
     assert not out.exists()
     kept = (tmp_path / "x.json.partial").read_text().splitlines()
     assert len(kept) == 1 + 2  # two scores for the ends, two for each row, the seventh fell
