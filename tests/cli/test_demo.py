@@ -5,7 +5,6 @@ import json
 import pytest
 from PIL import Image
 
-import codtdq
 from codtdq.cli import main
 from codtdq.engine import cpu as native
 from codtdq.evaluation import LayerLoss
@@ -49,11 +48,8 @@ def test_it_runs_on_the_engine_and_says_how_fast(demo):
         how, speed = data["execution"][model], data["speed"][model]
         assert how["fp32"] == "float32"
         if native.unavailable_reason() is None:
-            # 8-bit weights have no integer product; depthwise taps run as floats, whatever they are
-            plan = codtdq.plan(codtdq.create_model(model), "w8a8")
-            taps = sum(site.kind == "depthwise" for site in plan.quantized)
-            assert how["w8a8"] == "simulated" + (f", {taps} operators native" if taps else "")
             assert how["cod-tdq-guarded"] == f"native int4 ({native.instruction_set()})"
+            assert how["w8a8"] == how["cod-tdq-guarded"]  # bytes have the same product
             assert how["cod-tdq-plus"].startswith(how["cod-tdq-guarded"])
         assert speed["ratio"] == pytest.approx(speed["fp32_ms"] / speed["int4_ms"])
 
