@@ -236,5 +236,9 @@ class Chromium:
             self.socket.close()
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)  # its own session: the browser's helpers
-            self.process.wait(10)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:  # a busy machine
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(10)
         self.folder.cleanup()
