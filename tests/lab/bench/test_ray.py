@@ -132,8 +132,7 @@ def test_a_node_that_dies_costs_no_row_and_results_equal_local_ones(
     assert again[1:] == rows[1:] and again[0]["started"] != rows[0]["started"]
     for field in ("metrics", "per_image", "hashes", "calibration"):
         assert again[0][field] == rows[0][field]
-    left = {path.name for path in (out / "state").iterdir()}
-    assert left == {group.key for group in groups if group.first.method != rows[0]["method"]}
+    assert not (out / "state").exists()  # a run that is complete leaves none
 
 
 def test_an_unreachable_cluster_is_one_line(setting, tmp_path):
