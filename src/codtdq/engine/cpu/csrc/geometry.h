@@ -12,6 +12,12 @@ inline bool fits(const cod_geometry *g) {
          g->dilation_h > 0 && g->dilation_w > 0 && g->pad_h >= 0 && g->pad_w >= 0;
 }
 
+// Rows in, rows out: one tap on every row.
+inline bool is_direct(const cod_geometry &g) {
+  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 &&
+         g.pad_w == 0;
+}
+
 // Walks over output rows and tells which input row each of its taps reads, -1 in the padding.
 // Divisions only to begin with: they would cost more than the products of a narrow convolution.
 struct Walk {

@@ -201,11 +201,6 @@ bool fits_input(const Instruction &one, const cod_geometry &g, int64_t channels,
          channels <= 1 << 24 && is_bytes(one.operands[1], rows, cod_carrier_depth(channels)) &&
          is_unit(one.operands[2], rows, each, channels);
 }
-bool is_direct(const cod_geometry &g) {
-  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && !g.pad_h &&
-         !g.pad_w;
-}
-
 bool check_product(Instruction &one, const Build &build) {
   auto found = std::make_unique<Product>();
   cod_geometry &g = found->g;
