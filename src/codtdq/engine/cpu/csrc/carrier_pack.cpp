@@ -149,19 +149,18 @@ int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *code
   };
   for (int64_t p = 0; p < w.panels; p++)
     for (int64_t tap = 0; tap < w.taps; tap++)
-      each_unit(w, p, tap,
-                [&](uint8_t *from, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
-                  if (o >= w.outputs) return;
-                  const bool negative =
-                      multiplier && k.carrier_mirror && i < w.inputs && multiplier_at(o, t, i) < 0;
-                  int8_t *to = codes + (o * w.taps + t) * w.inputs + i;
-                  for (int64_t u = 0; u < std::min(count, w.inputs - i); u++) {
-                    const int nibble = from[u] >> shift & 15;
-                    to[u] = w.bits == 8 ? (int8_t)(uint8_t)(from[u] - k.carrier_lift)
-                                        : (int8_t)((negative ? 15 - nibble : nibble) -
-                                                   COD_WEIGHT_OFFSET);
-                  }
-                });
+      each_unit(
+          w, p, tap, [&](uint8_t *from, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
+            if (o >= w.outputs) return;
+            const bool negative =
+                multiplier && k.carrier_mirror && i < w.inputs && multiplier_at(o, t, i) < 0;
+            int8_t *to = codes + (o * w.taps + t) * w.inputs + i;
+            for (int64_t u = 0; u < std::min(count, w.inputs - i); u++) {
+              const int nibble = from[u] >> shift & 15;
+              to[u] = w.bits == 8 ? (int8_t)(uint8_t)(from[u] - k.carrier_lift)
+                                  : (int8_t)((negative ? 15 - nibble : nibble) - COD_WEIGHT_OFFSET);
+            }
+          });
   for (int64_t o = 0; o < w.outputs; o++) {
     factor[o] = w.factor[o];
     for (int64_t t = 0; t < w.taps && multiplier; t++)
