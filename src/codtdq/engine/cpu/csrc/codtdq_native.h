@@ -204,6 +204,9 @@ COD_API int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64
 COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier,
                                         const float *factor, cod_carrier_weight *weight,
                                         int32_t threads);
+/* The inverse: memory of the same sizes; multiplier is NULL where there are none. */
+COD_API int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
+                                          int8_t *multiplier, float *factor);
 
 /* Linear (kernel 1x1) or convolution; padding is carrier 0. Kernels of several taps need units of
  * whole images: x->unit_rows = in_h * in_w. */
@@ -293,6 +296,8 @@ COD_API const char *cod_program_kind(int32_t kind); /* its name, or NULL */
 COD_API int64_t cod_float_packed(int64_t depth, int64_t outputs);
 COD_API int32_t cod_float_pack(const float *w, int64_t depth, int64_t outputs, int64_t depth_stride,
                                int64_t output_stride, float *packed);
+/* The inverse: weights [depth, outputs] without gaps. */
+COD_API int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w);
 
 #ifdef __cplusplus
 }

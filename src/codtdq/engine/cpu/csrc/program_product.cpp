@@ -238,4 +238,10 @@ int32_t cod_float_pack(const float *w, int64_t depth, int64_t outputs, int64_t d
   return COD_OK;
 }
 
+int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w) {
+  if (!w || !packed || depth < 1 || outputs < 1) return COD_BAD_ARGUMENT;
+  cod::Panels(depth, outputs).unpack(packed, w);
+  return COD_OK;
+}
+
 }  // extern "C"
