@@ -12,6 +12,7 @@ from torch import Tensor
 
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.interface import Deform
+from codtdq.engine.cpu.products import extent
 
 POINTS = 9
 BLOCK = 512  # tokens
@@ -25,7 +26,8 @@ def deform_conv(x: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor) -> Ten
     """
     batch, channels, height, width = x.shape
     maps = x.permute(0, 2, 3, 1).contiguous()
-    shape = Deform(batch, height, width, channels, *offsets.stride())
+    sizes = (batch, height, width, channels)
+    shape = Deform(*sizes, *offsets.stride(), maps.numel(), extent(offsets))
     tokens, threads, engine = batch * height * width, torch.get_num_threads(), library.engine()
     y = x.new_empty(tokens, weight.shape[1])
     rows = x.new_empty(min(BLOCK, tokens), POINTS * channels)
@@ -39,6 +41,7 @@ def deform_conv(x: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor) -> Ten
                 first,
                 count,
                 rows.data_ptr(),
+                rows.numel(),
                 threads,
             )
         )

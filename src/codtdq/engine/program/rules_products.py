@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
-from codtdq.engine.cpu.products import Window
+from codtdq.engine.cpu.products import Window, extent
 from codtdq.engine.program.layout import Place
 from codtdq.engine.program.lowering import Lowering, argument, constant, floats, rows_of, rule
 from codtdq.engine.program.rules_elementwise import optional
@@ -25,11 +25,9 @@ def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
     def pack() -> Tensor:
         weight = floats(matrix())
         count = library.engine().cod_float_packed(*weight.shape)
-        room = torch.empty(count)
+        room, sizes = torch.empty(count), (extent(weight), *weight.shape, *weight.stride())
         library.check(
-            library.engine().cod_float_pack(
-                weight.data_ptr(), *weight.shape, *weight.stride(), room.data_ptr()
-            )
+            library.engine().cod_float_pack(weight.data_ptr(), *sizes, room.data_ptr(), count)
         )
         return room
 

@@ -20,13 +20,25 @@ constexpr int64_t kFewestRows = 48, kMostRows = 384;
 
 int64_t whole_lines(int64_t bytes) { return (bytes + 127) / 128 * 128; }
 
+constexpr int64_t kMostOutputs = (int64_t)1 << 32;  // bytes of panels do not overflow
+
 int64_t runs_of(const cod_carrier_weight &w) { return w.depth / w.run; }
+
+int64_t groups_of(const cod_carrier_weight &w) {
+  return w.group ? cod::parts(w.inputs, w.group) : 1;
+}
 
 // Aligned loads read the panels.
 bool usable(const cod_carrier_weight *w) {
+  cod_carrier_weight own;  // what the set in use makes of these sizes
   return w && w->packed && w->factor && (uintptr_t)w->packed % 64 == 0 &&
          (uintptr_t)w->factor % 64 == 0 && (w->multiplier || !w->multiplier_bytes) &&
-         w->columns == kernels().carrier_columns;
+         cod_carrier_weight_describe(w->outputs, w->taps, w->inputs, w->bits, w->group,
+                                     w->multiplier_bytes != 0, &own) == COD_OK &&
+         w->columns == own.columns && w->depth == own.depth && w->run == own.run &&
+         w->group == own.group && w->panels == own.panels && w->panel_bytes == own.panel_bytes &&
+         w->packed_bytes == own.packed_bytes && w->multiplier_bytes == own.multiplier_bytes &&
+         w->factor_count == own.factor_count;
 }
 
 // Where the code of column j, depth k of a tap lies in a panel of bytes; and its nibble.
@@ -44,7 +56,7 @@ class Packer {
       : codes_(codes), multiplier_(multiplier), factor_(factor), w_(w) {
     const auto &k = kernels();
     place_ = {k.carrier_unit, w.columns, 2 * (int64_t)k.carrier_pair};
-    groups_ = w.group ? (w.inputs + w.group - 1) / w.group : 1;
+    groups_ = groups_of(w);
   }
 
   void panel(int64_t p) const {
@@ -96,17 +108,12 @@ bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_
   const int high = w.bits == 8 ? COD_LARGEST_CARRIER : COD_WEIGHT_OFFSET - 1;
   for (int64_t i = 0; i < w.outputs * w.taps * w.inputs; i++)
     if (codes[i] < low || codes[i] > high) return false;
-  const int64_t groups = w.group ? (w.inputs + w.group - 1) / w.group : 1;
+  const int64_t groups = groups_of(w);
   for (int64_t i = 0; multiplier && i < w.outputs * w.taps * groups; i++)
     if (!multiplier[i] || multiplier[i] < -COD_LARGEST_MULTIPLIER ||
         multiplier[i] > COD_LARGEST_MULTIPLIER)
       return false;
   return true;
-}
-
-bool is_direct(const cod_geometry &g) {
-  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 &&
-         g.pad_w == 0;
 }
 
 // Sums of the carriers of every input row, which some sets need. Where a row is read once, its
@@ -133,7 +140,7 @@ class Product {
           const cod_output &y, const Sums &sums)
       : k_(kernels()), x_(x), g_(g), w_(w), y_(y), sums_(sums) {
     rows_ = g.batch * g.out_h * g.out_w;
-    direct_ = is_direct(g);
+    direct_ = cod::is_direct(g);
     const int64_t mr = k_.carrier_rows;
     block_ = std::min(std::max(kBlockBytes / (w.depth * w.taps), kFewestRows), kMostRows);
     block_ = (block_ + mr - 1) / mr * mr;
@@ -313,7 +320,9 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
   w->outputs = outputs, w->taps = taps, w->inputs = inputs;
   w->bits = bits, w->group = group, w->columns = k.carrier_columns;
   w->depth = cod_carrier_depth(inputs);
-  if (w->depth > COD_LONGEST_SUM / taps) return COD_BAD_ARGUMENT;
+  if (inputs > COD_LONGEST_SUM || taps > COD_LONGEST_SUM || w->depth > COD_LONGEST_SUM / taps ||
+      outputs > kMostOutputs)
+    return COD_BAD_ARGUMENT;
   w->run = inputs <= 16 ? (int32_t)w->depth : group % 32 ? 16 : 32;
   w->panels = (outputs + w->columns - 1) / w->columns;
   w->panel_bytes = taps * w->depth * w->columns * bits / 8;
@@ -323,9 +332,12 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
   return COD_OK;
 }
 
-int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier, const float *factor,
+int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const int8_t *multiplier,
+                                int64_t multiplier_count, const float *factor, int64_t factor_count,
                                 cod_carrier_weight *w, int32_t threads) {
   if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
+      !cod::fills(code_count, w->outputs, w->taps, w->inputs) || factor_count < w->outputs ||
+      (multiplier && !cod::fills(multiplier_count, w->outputs, w->taps, groups_of(*w))) ||
       !codes_fit(codes, multiplier, *w))
     return COD_BAD_ARGUMENT;
   const Packer packer(codes, multiplier, factor, *w);
@@ -345,9 +357,13 @@ int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
   const int64_t rows = g.batch * g.out_h * g.out_w;
   if (rows == 0) return COD_OK;
   const bool padded = w->taps > 1 || g.pad_h > 0 || g.pad_w > 0;
-  if (!x->unit || (padded && x->unit_rows != g.in_h * g.in_w)) return COD_BAD_ARGUMENT;
+  const int64_t read = g.batch * g.in_h * g.in_w;
+  if (read == 0 || (padded && x->unit_rows != g.in_h * g.in_w) ||
+      (cod::is_direct(g) && rows != read) || !cod::holds(*x, read, w->depth) ||
+      !cod::holds(*y, rows, w->outputs, w->outputs))
+    return COD_BAD_ARGUMENT;
   if (rows * w->taps * w->depth * w->outputs < cod::kWorthSharing) threads = 1;
-  const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, is_direct(g), threads);
+  const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, cod::is_direct(g), threads);
   const Product product(*x, g, *w, *y, sums);
   const int64_t blocks = product.blocks(), spread = 3 * (int64_t)threads;
   int64_t cuts = threads > 1 && blocks < spread ? (spread + blocks - 1) / blocks : 1;

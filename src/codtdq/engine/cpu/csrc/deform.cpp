@@ -34,11 +34,18 @@ Corners around(const cod_deform &shape, const float *image, float y, float x) {
 }  // namespace
 
 extern "C" int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
-                                   int64_t first, int64_t count, float *rows, int32_t threads) {
+                                   int64_t first, int64_t count, float *rows, int64_t row_count,
+                                   int32_t threads) {
   if (!x || !offsets || !shape || !rows || first < 0 || count < 0) return COD_BAD_ARGUMENT;
   const cod_deform &s = *shape;
-  if (s.batch < 1 || s.height < 1 || s.width < 1 || s.channels < 1 ||
-      first + count > s.batch * s.height * s.width)
+  const int64_t tokens = cod::product(s.batch, s.height, s.width);
+  if (s.batch < 1 || s.height < 1 || s.width < 1 || s.channels < 1 || tokens < 0 ||
+      first > tokens || count > tokens - first || !cod::fills(s.map_count, tokens, s.channels) ||
+      !cod::fills(row_count, count, kPoints, s.channels) ||
+      !cod::holds(s.offset_count, {{s.batch, s.offset_image},
+                                   {2 * kPoints, s.offset_channel},
+                                   {s.height, s.offset_row},
+                                   {s.width, s.offset_column}}))
     return COD_BAD_ARGUMENT;
   if (count * kPoints * s.channels * 8 < cod::kWorthSharing) threads = 1;
   cod::parallel_for(count, 16, threads, [&](int64_t begin, int64_t end) {
