@@ -213,14 +213,14 @@ def declare(library: Any) -> None:
         c_int32,
     ]
     library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int64, c_int32]
-    library.cod_deform_rows.argtypes = [
+    library.cod_deform_conv.argtypes = [
         c_void_p,
         c_void_p,
         POINTER(Deform),
-        c_int64,
-        c_int64,
         c_void_p,
         c_int64,
+        c_int64,
+        POINTER(Output),
         c_int32,
     ]
     _declare_carriers(library)

@@ -104,6 +104,15 @@ def _held(rows: Rows, owner: Tensor) -> Rows:
     return rows
 
 
+def float_panels(weight: Tensor) -> Tensor:
+    """Float weights [K, N] in panels for the instruction set in use."""
+    engine = library.engine()
+    room = torch.empty(engine.cod_float_packed(*weight.shape))
+    sizes = (extent(weight), *weight.shape, *weight.stride())
+    library.check(engine.cod_float_pack(weight.data_ptr(), *sizes, room.data_ptr(), room.numel()))
+    return room
+
+
 def extent(tensor: Tensor) -> int:
     """Elements from the first to the last of a view, what lies between included."""
     if not tensor.numel():

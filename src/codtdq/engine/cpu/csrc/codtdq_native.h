@@ -243,11 +243,12 @@ typedef struct {
   int64_t map_count, offset_count; /* floats of x and of the offsets */
 } cod_deform;
 
-/* Bilinear samples, zero outside the map: tokens [first, first + count) -> rows [count, 9,
- * channels]. */
-COD_API int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
-                                int64_t first, int64_t count, float *rows, int64_t row_count,
-                                int32_t threads);
+/* Deformable 3x3 convolution: y = bilinear samples (zero outside the map) [tokens, 9 channels]
+ * times a weight [9 channels, outputs] that cod_float_pack has packed. Sums run in one order,
+ * whatever the number of threads. */
+COD_API int32_t cod_deform_conv(const float *x, const float *offsets, const cod_deform *shape,
+                                const float *packed, int64_t packed_count, int64_t outputs,
+                                const cod_output *y, int32_t threads);
 
 /* ---- Programs: a whole forward pass in one call. program.h has the contract. */
 
