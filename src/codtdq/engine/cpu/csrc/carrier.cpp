@@ -318,7 +318,10 @@ int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
   const int64_t rows = g.batch * g.out_h * g.out_w;
   if (rows == 0) return COD_OK;
   const bool padded = w->taps > 1 || g.pad_h > 0 || g.pad_w > 0;
-  if (!x->unit || (padded && x->unit_rows != g.in_h * g.in_w)) return COD_BAD_ARGUMENT;
+  const int64_t read = g.batch * g.in_h * g.in_w;
+  if (read == 0 || (padded && x->unit_rows != g.in_h * g.in_w) || (is_direct(g) && rows != read) ||
+      !cod::holds(*x, read, w->depth) || !cod::holds(*y, rows, w->outputs, w->outputs))
+    return COD_BAD_ARGUMENT;
   if (rows * w->taps * w->depth * w->outputs < cod::kWorthSharing) threads = 1;
   const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, is_direct(g), threads);
   const Product product(*x, g, *w, *y, sums);

@@ -6,13 +6,10 @@
 
 namespace {
 
+using cod::groups_of;
 using cod::kernels;
 using cod::runs_of;
 using cod::usable;
-
-int64_t groups_of(const cod_carrier_weight &w) {
-  return w.group ? (w.inputs + w.group - 1) / w.group : 1;
-}
 
 bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_weight &w) {
   const int low = w.bits == 8 ? -COD_LARGEST_CARRIER : -COD_WEIGHT_OFFSET;
@@ -108,7 +105,9 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
   w->outputs = outputs, w->taps = taps, w->inputs = inputs;
   w->bits = bits, w->group = group, w->columns = k.carrier_columns;
   w->depth = cod_carrier_depth(inputs);
-  if (w->depth > COD_LONGEST_SUM / taps) return COD_BAD_ARGUMENT;
+  if (inputs > COD_LONGEST_SUM || taps > COD_LONGEST_SUM || w->depth > COD_LONGEST_SUM / taps ||
+      outputs > cod::kMostOutputs)
+    return COD_BAD_ARGUMENT;
   w->run = inputs <= 16 ? (int32_t)w->depth : group % 32 ? 16 : 32;
   w->panels = (outputs + w->columns - 1) / w->columns;
   w->panel_bytes = taps * w->depth * w->columns * bits / 8;
@@ -118,9 +117,12 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
   return COD_OK;
 }
 
-int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier, const float *factor,
+int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const int8_t *multiplier,
+                                int64_t multiplier_count, const float *factor, int64_t factor_count,
                                 cod_carrier_weight *w, int32_t threads) {
   if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
+      !cod::fills(code_count, w->outputs, w->taps, w->inputs) || factor_count < w->outputs ||
+      (multiplier && !cod::fills(multiplier_count, w->outputs, w->taps, groups_of(*w))) ||
       !codes_fit(codes, multiplier, *w))
     return COD_BAD_ARGUMENT;
   const Packer packer(codes, multiplier, factor, *w);
