@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from small_image_files import write_image, write_mask
 
-from codtdq.data.imagefile import header_size, list_image_files, read_image, read_mask
+from codtdq.imagefile import header_size, list_image_files, read_image, read_mask
 from codtdq.errors import DataError
 
 

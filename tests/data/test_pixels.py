@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from codtdq.data import ImageFolder, to_pixels
-from codtdq.data.imagefile import read_image
+from codtdq.imagefile import read_image
 from codtdq.errors import DataError
 
 RGB = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)

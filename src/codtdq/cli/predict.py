@@ -154,7 +154,7 @@ def _from_stdin() -> NDArray[np.uint8]:
     from PIL import Image
 
     from codtdq.data import to_pixels
-    from codtdq.data.imagefile import PIL_ERRORS
+    from codtdq.imagefile import PIL_ERRORS
     from codtdq.errors import DataError
 
     try:

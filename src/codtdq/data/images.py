@@ -9,8 +9,8 @@ from pathlib import Path
 
 from codtdq.data.dataset import check_limit, checked_index
 from codtdq.data.folder import LAYOUTS, child_folders
-from codtdq.data.imagefile import IMAGE_SUFFIXES, is_image_file, list_image_files, read_upright
-from codtdq.data.pixels import ImageLike, to_pixels
+from codtdq.imagefile import IMAGE_SUFFIXES, is_image_file, list_image_files, read_upright
+from codtdq.pixels import ImageLike, to_pixels
 from codtdq.data.sample import Sample
 from codtdq.errors import DataError
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codtdq.data.imagefile import header_size
+from codtdq.imagefile import header_size
 from codtdq.errors import DataError
 
 _SHOWN = 5  # names listed per problem; the count says how many there are

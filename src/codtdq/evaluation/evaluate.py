@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from codtdq.data.dataset import Dataset
 from codtdq.data.datasets import open_dataset
 from codtdq.data.pairs import PairList
-from codtdq.data.pixels import ImageLike
+from codtdq.pixels import ImageLike
 from codtdq.data.sample import Sample
 from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError, DataError

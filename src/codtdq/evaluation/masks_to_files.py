@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import nn
 
 from codtdq.data.dataset import Dataset
-from codtdq.data.imagefile import PIL_ERRORS
+from codtdq.imagefile import PIL_ERRORS
 from codtdq.errors import ConfigError, DataError
 from codtdq.evaluation.masks import check_threshold
 from codtdq.evaluation.pictures import cutout_of, overlay_of

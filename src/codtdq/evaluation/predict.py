@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from codtdq.data.dataset import Dataset
 from codtdq.data.images import ImageFolder, ImageList
-from codtdq.data.pixels import ImageLike, to_pixels
+from codtdq.pixels import ImageLike, to_pixels
 from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError
 from codtdq.evaluation.masks import Mask, Masks, to_mask

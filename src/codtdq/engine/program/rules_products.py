@@ -22,7 +22,7 @@ INT16 = 1  # COD_ATTENTION_INT16
 def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
     """The place of float weights [K, N], which `matrix` makes of a source, in panels."""
 
-    def pack() -> Tensor:
+    def pack() -> tuple[Tensor, int, int]:
         weight = floats(matrix())
         count = library.engine().cod_float_packed(*weight.shape)
         room = torch.empty(count)
@@ -31,9 +31,9 @@ def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
                 weight.data_ptr(), *weight.shape, *weight.stride(), room.data_ptr()
             )
         )
-        return room
+        return room, *weight.shape
 
-    return low.constants.made(("packed", key), (source,), pack)
+    return low.constants.panels(*low.constants.pool.get(("packed", key), (source,), pack))
 
 
 def geometry(window: Window) -> list[int]:
