@@ -35,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ],
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="registered name, or a directory that `codtdq quantize` wrote"
+        "model",
+        metavar="MODEL",
+        help="registered name, or a directory that `codtdq quantize` wrote",
     )
     parser.add_argument(
         "--to",

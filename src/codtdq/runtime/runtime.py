@@ -120,9 +120,7 @@ class Runtime:
         while at < len(values):
             count = next((n for n in sizes if n <= len(values) - at), None)
             if count is None:
-                raise DataError(
-                    f"{len(values)} inputs; this file takes multiples of {sizes[-1]}"
-                )
+                raise DataError(f"{len(values)} inputs; this file takes multiples of {sizes[-1]}")
             program = self._program(count, values.shape[2:])
             made.append(self._run(program, values[at : at + count]))
             at += count
@@ -151,7 +149,9 @@ class Runtime:
             if one.input[0] == batch and (size is None or one.input[2:] == tuple(size)):
                 return number
         known = ", ".join(str(one.input) for one in self.shapes)
-        raise ConfigError(f"no program for a batch of {batch} and size {size}; this file has {known}")
+        raise ConfigError(
+            f"no program for a batch of {batch} and size {size}; this file has {known}"
+        )
 
     def _describe(self) -> tuple[ProgramShape, ...]:
         found = []

@@ -13,7 +13,6 @@ from torch import nn
 import codtdq
 from codtdq import native
 from codtdq.engine import use_backend
-from codtdq.engine.cpu import library
 from small_nets import simulate
 
 pytestmark = needs_engine

@@ -72,13 +72,7 @@ class _Emitter:
         _, taps, inputs = weights.shape
         low.emit(
             "carrier_product",
-            [
-                y,
-                data,
-                self._carried[1],
-                *low.constants.weight(weights),
-                optional(low, bias),
-            ],
+            [y, data, self._carried[1], *low.constants.weight(weights), optional(low, bias)],
             [
                 *geometry(self._window),
                 *(each, taps, inputs, weights.bits, weights.group, ACTIVATIONS[activation]),
