@@ -35,10 +35,10 @@ def build(folder: Path, compiler: str) -> Path:
     include = ROOT / "src" / "codtdq" / "runtime" / "include"
     flags = ["-std=gnu++17", *SANITIZED, f"-I{ENGINE}", f"-I{include}"]
     objects = []
-    for source in [*engine_sources("none"), HERE / "program_file.cpp"]:
+    for source in [*engine_sources("none"), HERE / "program_target.cpp"]:
         objects.append(str(folder / f"{source.stem}.o"))
         subprocess.run([compiler, *flags, "-c", str(source), "-o", objects[-1]], check=True)
-    target = folder / "program_file"
+    target = folder / "program_target"
     subprocess.run([compiler, *SANITIZED, *objects, "-pthread", "-o", str(target)], check=True)
     return target
 

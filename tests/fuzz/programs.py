@@ -6,7 +6,7 @@ Numbers of the streams, values of the constants and the header are changed, and 
 fit, so that the checks behind it are what is tested; a share has bytes changed at random. What is
 accepted runs once where its work is small. A traceback, a message of two lines or an input that
 takes five seconds is a failure, printed with the number that repeats it; so is a crash.
-`tests/fuzz/program_file.cpp` does the same under sanitizers, guided by coverage.
+`tests/fuzz/program_target.cpp` does the same under sanitizers, guided by coverage.
 """
 
 from __future__ import annotations
