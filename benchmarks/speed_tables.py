@@ -1,0 +1,164 @@
+"""Write the tables of docs/speed.md from the rows in results/speed, so that no number is typed.
+
+python benchmarks/speed_tables.py            rewrite the page
+python benchmarks/speed_tables.py --check    fail if the page and the rows differ
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; NAME is a file of results/speed for the
+rows of `codtdq bench latency`, `NAME processes` for memory and the first mask, `kernels` for means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "speed.md"
+ROWS = ROOT / "results" / "speed"
+BLOCK = re.compile(r"<!-- ([a-z0-9][a-z0-9 -]*) -->\n.*?<!-- /\1 -->\n", re.DOTALL)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Markdown, the first two columns as text, numbers to the right."""
+    align = [":---" if column < 1 else "---:" for column in range(len(head))]
+    lines = [head, align, *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def facts(document: dict[str, Any]) -> str:
+    """One line: the machine, versions and the network."""
+    machine = document["machine"]
+    to = document.get("rows", [{}])[0].get("held")
+    held = f", everybody held to {to} where the column says so" if to else ""
+    return (
+        f"{document['model']}, {document['input_size']} x {document['input_size']}, weights "
+        f"{document['weights']}; {machine['cpu']}, {machine['cores']} cores, torch "
+        f"{machine['torch']}, ours {machine['native_instruction_set']}{held}.\n\n"
+    )
+
+
+def latency(document: dict[str, Any]) -> str:
+    """One line for each candidate: size, milliseconds and ratio by threads, loss where scored."""
+    threads = sorted({row["threads"] for row in document["rows"]})
+    names = list(dict.fromkeys(row["candidate"] for row in document["rows"]))
+    scored = any("accuracy" in row for row in document["rows"])
+    head = ["", "arithmetic", "MB"]
+    head += [f"ms, {n} thread{'s' * (n > 1)}" for n in threads]
+    head += [f"against FP32, {n}" for n in threads] + (["S", "distance"] if scored else [])
+    holds = any("held" in row for row in document["rows"])
+    head += ["held"] if holds else []
+    lines = []
+    for name in names:
+        rows = {row["threads"]: row for row in document["rows"] if row["candidate"] == name}
+        first = next(iter(rows.values()))
+        line = [name, first.get("precision", ""), _megabytes(first)]
+        line += [_milliseconds(rows.get(n)) for n in threads]
+        line += [_ratio(rows.get(n)) for n in threads]
+        if scored:
+            known = first.get("accuracy", {})
+            line += [_number(known.get("S"), ".4f"), _number(known.get("distance"), ".4f")]
+        line += [str(first.get("held", "-"))] if holds else []
+        lines.append(line)
+    failed = "".join(
+        f"\n{row['candidate']} has no figure: {row['skipped']}\n"
+        for row in document["rows"]
+        if row["threads"] == threads[0] and "skipped" in row
+    )
+    return facts(document) + table(head, lines) + failed
+
+
+def processes(document: dict[str, Any]) -> str:
+    """Fresh processes that load a file and predict: the highest memory, and the first mask."""
+    rows = [row for row in document["processes"] if row["batch"] == 1]
+    base = {row["threads"]: row for row in rows if row["candidate"] == "fp32"}
+    head = ["", "threads", "peak MB", "of FP32", "first mask s", "earlier than FP32"]
+    lines = [
+        [
+            row["candidate"],
+            str(row["threads"]),
+            f"{row['peak_bytes'] / 1e6:.0f}",
+            f"{row['peak_bytes'] / base[row['threads']]['peak_bytes']:.2f}",
+            f"{row['first_mask_seconds']:.2f}",
+            f"{base[row['threads']]['first_mask_seconds'] / row['first_mask_seconds']:.2f}x",
+        ]
+        for row in rows
+    ]
+    return facts(document) + table(head, lines)
+
+
+def kernels(document: dict[str, Any]) -> str:
+    """Geometric means over shapes."""
+    head = ["", "threads", "shapes", "against FP32", "least"]
+    lines = [
+        [
+            mean["kind"],
+            str(mean["threads"]),
+            str(mean["shapes"]),
+            f"{mean['speedup']:.2f}x",
+            f"{mean['slowest']:.2f}x",
+        ]
+        for mean in document["means"]
+    ]
+    machine = document["machine"]
+    return (
+        f"{machine['cpu']}, torch {machine['torch']}, ours {machine['native_instruction_set']}.\n\n"
+        + table(head, lines)
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form).replace("0.", ".", 1)
+
+
+def _megabytes(row: dict[str, Any]) -> str:
+    return f"{row['weight_bytes'] / 1e6:.1f}" if row.get("weight_bytes") else "-"
+
+
+def _milliseconds(row: dict[str, Any] | None) -> str:
+    return "-" if row is None or "wall_ms" not in row else f"{row['wall_ms']['median']:.1f}"
+
+
+def _ratio(row: dict[str, Any] | None) -> str:
+    if row is None or "speedup" not in row:
+        return "-"
+    spread = row["speedup"]
+    return f"{spread['median']:.2f} [{spread['q1']:.2f}, {spread['q3']:.2f}]"
+
+
+def made(name: str) -> str:
+    """The block of a name."""
+    file, _, kind = name.partition(" ")
+    document = json.loads((ROWS / f"{file}.json").read_text(encoding="utf-8"))
+    if "means" in document:
+        return kernels(document)
+    return processes(document) if kind == "processes" else latency(document)
+
+
+def filled(page: str) -> str:
+    """The page with the tables that its rows give."""
+    return BLOCK.sub(
+        lambda found: f"<!-- {found[1]} -->\n{made(found[1])}<!-- /{found[1]} -->\n", page
+    )
+
+
+def main() -> int:
+    """Rewrite or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
+    check = parser.parse_args().check
+    page = PAGE.read_text(encoding="utf-8")
+    new = filled(page)
+    if check and new != page:
+        print(f"{PAGE} differs from the rows: run python benchmarks/speed_tables.py")
+        return 1
+    if not check:
+        PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
