@@ -64,7 +64,7 @@ def load(count, method="plus"):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_eight_threads_on_one_model():
-    load(160)
+    load(160, "paper")
 
 
 @pytest.mark.slow
