@@ -99,6 +99,21 @@ class CarrierWeights:
         shape = (outputs, taps, inputs)
         return cls(packed, table, factors, shape, bits, int(described.group), used)
 
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What `pack` was given: codes int8 [O, T, I], factors [O], multipliers or None."""
+        outputs, taps, inputs = self.shape
+        codes = torch.empty(self.shape, dtype=torch.int8)
+        factor, multiplier = torch.empty(outputs), None
+        if self.multiplier.numel():
+            groups = -(-inputs // (self.group or inputs))
+            multiplier = torch.empty(outputs, taps, groups, dtype=torch.int8)
+        library.check(
+            library.engine().cod_carrier_weight_unpack(
+                byref(self.described), codes.data_ptr(), pointer(multiplier), factor.data_ptr()
+            )
+        )
+        return codes, factor, multiplier
+
     @cached_property
     def described(self) -> CarrierWeight:
         """The engine's view of these tensors."""

@@ -266,6 +266,12 @@ def _declare_carriers(library: Any) -> None:
         POINTER(CarrierWeight),
         c_int32,
     ]
+    library.cod_carrier_weight_unpack.argtypes = [
+        POINTER(CarrierWeight),
+        c_void_p,
+        c_void_p,
+        c_void_p,
+    ]
     library.cod_carrier_conv.argtypes = [
         POINTER(CarrierInput),
         POINTER(Geometry),

@@ -20,7 +20,12 @@ INT16 = 1  # COD_ATTENTION_INT16
 
 def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
     """The place of float weights [K, N], which `matrix` makes of a source, in panels."""
-    return low.constants.made(("packed", key), (source,), lambda: float_panels(floats(matrix())))
+
+    def pack() -> tuple[Tensor, int, int]:
+        weight = floats(matrix())
+        return float_panels(weight), *weight.shape
+
+    return low.constants.panels(*low.constants.pool.get(("packed", key), (source,), pack))
 
 
 def geometry(window: Window) -> list[int]:

@@ -216,6 +216,9 @@ COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count,
                                         const int8_t *multiplier, int64_t multiplier_count,
                                         const float *factor, int64_t factor_count,
                                         cod_carrier_weight *weight, int32_t threads);
+/* The inverse: memory of the same sizes; multiplier is NULL where there are none. */
+COD_API int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
+                                          int8_t *multiplier, float *factor);
 
 /* Linear (kernel 1x1) or convolution; padding is carrier 0. Kernels of several taps need units of
  * whole images: x->unit_rows = in_h * in_w. */
@@ -310,6 +313,8 @@ COD_API int64_t cod_float_packed(int64_t depth, int64_t outputs);
 COD_API int32_t cod_float_pack(const float *w, int64_t count, int64_t depth, int64_t outputs,
                                int64_t depth_stride, int64_t output_stride, float *packed,
                                int64_t packed_count);
+/* The inverse: weights [depth, outputs] without gaps. */
+COD_API int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w);
 
 #ifdef __cplusplus
 }

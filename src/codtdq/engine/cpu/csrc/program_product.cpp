@@ -223,4 +223,10 @@ int32_t cod_float_pack(const float *w, int64_t count, int64_t depth, int64_t out
   return COD_OK;
 }
 
+int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w) {
+  if (!w || !packed || depth < 1 || outputs < 1) return COD_BAD_ARGUMENT;
+  cod::Panels(depth, outputs).unpack(packed, w);
+  return COD_OK;
+}
+
 }  // extern "C"
