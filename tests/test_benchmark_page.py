@@ -1,0 +1,86 @@
+"""The tables of docs/benchmark.md show what the rows under results/ say, to the digit."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "benchmark.md").read_text()
+SPLITS = 4
+FOLDING = {
+    "ptq4vit",
+    "ptq4vit-mse",
+    "ptq4vit-per-channel",
+    "repq-vit",
+    "fima-q-init",
+    "igq-vit",
+    "igq-vit-12",
+    "noisyquant",
+    "noisyquant-ptq4vit",
+    "orq-vit",
+    "token-bitwidth",
+}
+
+
+def rows_of(folder):
+    lines = (ROOT / "results" / folder / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+PLAIN, OUTLIERS = rows_of("camosynth"), rows_of("camosynth-outliers")
+
+
+def scores(rows, limit=None):
+    """Mean S of the four splits, by title and model; limit: of their first images."""
+    found = defaultdict(list)
+    for row in rows:
+        values = row["per_image"]["S"][:limit]
+        found[row["info"]["title"], row["model"]].append(sum(values) / len(values))
+    assert all(len(values) == SPLITS for values in found.values())
+    return {key: sum(values) / SPLITS for key, values in found.items()}
+
+
+def table(heading):
+    """Cells of the table behind a heading."""
+    text = PAGE[PAGE.index(heading) :]
+    lines = re.search(r"\n\| method .*?\n\n", text, re.DOTALL).group().strip().splitlines()
+    for line in lines[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[-1]:
+            yield re.sub(r"\[(.*)\]\(.*\)| \([as]\)$", r"\1", cells[0]).strip(), cells[1:]
+
+
+def checked(heading, columns):
+    """Compare the last cells of every line; returns how many lines there are."""
+    count = 0
+    for title, cells in table(heading):
+        for text, (by_cell, model) in zip(cells[-len(columns) :], columns):
+            assert abs(float(text) - by_cell[title, model]) <= 0.0005001, (title, model, text)
+        count += 1
+    return count
+
+
+def test_scores_of_all_methods():
+    plain = scores(PLAIN)
+    columns = [(plain, "cfrn-small"), (plain, "escnet-small")]
+    assert checked("## Results: S, mean over the four splits", columns) > 40
+
+
+def test_scores_with_planted_outliers():
+    plain, planted = scores(PLAIN, 50), scores(OUTLIERS)
+    columns = [(by, model) for model in ("cfrn-small", "escnet-small") for by in (plain, planted)]
+    for title in ("COD-TDQ (conv per tensor)",):  # its planted rows are of CFRN: elsewhere it is
+        planted.setdefault((title, "escnet-small"), planted["COD-TDQ", "escnet-small"])  # cod-tdq
+    assert checked("## Stress: planted outlier channels", columns) > 20
+
+
+@pytest.mark.parametrize("rows", [PLAIN], ids=["plain"])
+def test_methods_that_fold_batch_norms_did(rows):
+    """ESCNet has batch norms; rows of these methods are of networks without them."""
+    for row in rows:
+        if row["model"] == "escnet-small" and row["method"] in FOLDING:
+            assert row["config"]["fold_norms"], row["method"]
+            assert row["method_notes"]["folded_batch_norms"] > 0, row["method"]
