@@ -38,6 +38,12 @@ def test_models_and_pictures_come_along(sizes):
     assert samples >= {"grass.jpg", "gravel.jpg", "bricks.jpg", "grass.png", "cat.jpg", "README.md"}
 
 
+def test_licences_come_along(sizes):
+    licences = {Path(name).name for name in sizes if ".dist-info/licenses/" in name}
+    assert licences == {"LICENSE", "THIRD_PARTY.md", "LICENSE-Apache-2.0.txt"}
+    assert "codtdq/weights/LICENSE-Apache-2.0.txt" in sizes
+
+
 def test_nothing_else_is_large(sizes):
     assert "codtdq/weights/segformer-small.safetensors" not in sizes
     assert not [name for name in sizes if name.endswith((".cpp", ".pt", ".pth"))]
