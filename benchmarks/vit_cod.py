@@ -1,13 +1,12 @@
 """Scores of vit-cod in float and at four bits, and how far the masks move from the float ones.
 
     python benchmarks/split_pairs.py CAMO-train split
-    codtdq quantize --model vit-cod --calibration split/rest/Imgs --calibration-images 64 \\
-        --out packed
-    python benchmarks/vit_cod.py split/held-out --packed packed --out results/vit-cod/results.jsonl
+    python benchmarks/vit_cod.py split/held-out --out results/vit-cod/results.jsonl
+    python benchmarks/vit_cod.py camosynth --limit 40 --out results/vit-cod/camosynth.jsonl
 
-Settings that need no images are made here, `cod-tdq-plus` is read from `--packed`; all run on the
-native engine, float in PyTorch. `distance` is the mean of |p - p of the float model| over the
-pixels of the network's input, averaged over images.
+Settings that need no images are made here, `cod-tdq-plus` is the model of the package, or what
+`--packed` names; all run on the native engine, float in PyTorch. `distance` is the mean of
+|p - p of the float model| over the pixels of the network's input, averaged over images.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ def main() -> None:
     parser.add_argument("dataset", help="folder with Imgs and GT, or a camosynth split")
     parser.add_argument("--packed", default="vit-cod-w4a4", help="quantized by cod-tdq-plus")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="the float one comes first")
+    parser.add_argument("--float-maps", type=Path, help="file that keeps the float masks")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines; rows are added")
@@ -62,11 +62,17 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    exact = None
+    kept: Path | None = args.float_maps
+    exact = torch.load(kept) if kept is not None and kept.exists() else None
     for setting in args.settings.split(","):
         model = opened(setting, args.packed)
         result, maps = measured(model, args.dataset, args.limit)
-        exact = maps if exact is None else exact
+        if setting == "fp32":
+            exact = maps
+            if kept is not None:
+                torch.save(maps, kept)
+        if exact is None:
+            parser.error("distances are to the float masks: begin with fp32, or give --float-maps")
         distances = (maps.float() - exact.float()).abs().mean((1, 2))
         row = {
             "model": MODEL,

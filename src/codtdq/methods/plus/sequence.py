@@ -21,15 +21,17 @@ from codtdq.methods.plus.paired_run import PairedRun
 from codtdq.methods.plus.state import FittedFiles
 from codtdq.methods.plus.wide import TapMoments, is_wide
 from codtdq.methods.workbench import Workbench
-from codtdq.operators.quantized import QuantOperator
+from codtdq.numerics.acceleration import faster
+from codtdq.operators.quantized import QuantOperator, quant_operators
 from codtdq.operators.tokens import input_tokens
 from codtdq.planning.plan import Site
 from codtdq.progress import Progress
 
 STREAM_PIXELS = 8 * 160 * 160  # of the images that run as one batch
-ALL_PIXELS = 63 * 256 * 256  # of all images: 28 of 384 x 384 fit 8 GB beside a large network
+ALL_PIXELS = 32 * 448 * 448  # of all images
 FEW_PIXELS = 128 * 160 * 160  # of images that always run side by side
 FEW_IMAGES = 12  # of larger ones that do
+MANY_IMAGES = 32  # of larger ones that run where there is room: photographs differ
 STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more could run
 STREAMS = 4  # at least, where there are so many images
 HELD_OUT = 4  # one stream in so many
@@ -61,15 +63,17 @@ def fit_in_order(
             facts[name] = kept[2]
             counts.append(int(kept[2]["streams"]))  # to go on as if nothing had happened
     if not sites:
+        _release(bench)
         return facts
     batches = stream_batches(bench, images)
     counts.insert(0, least := least_streams(batches))
+    many = MANY_IMAGES // len(batches[0]) if isinstance(batches[0], Tensor) else 0
     with (
         Progress("fitting operators", len(sites)) as bar,
         PairedRun(floating, bench.model, list(sites), batches, counts[-1]) as streams,
     ):
         for number, name in enumerate(streams.stops()):
-            wanted = streams_for(sites[name], streams.pairs(name)[0], counts[-1], least)
+            wanted = streams_for(sites[name], streams.pairs(name)[0], counts[-1], least, many)
             wanted = min(wanted, len(batches))
             # those that had to end once do not start again: each time they would run all the way
             counts.append(wanted if counts == sorted(counts) else min(wanted, counts[-1]))
@@ -84,6 +88,7 @@ def fit_in_order(
                 assert isinstance(module, QuantOperator)
                 files.save(name, module.weight_scheme, module._parameters.get("bias"), fact)
             bar.step(note=name)
+    _release(bench)
     return facts
 
 
@@ -107,16 +112,20 @@ def least_streams(batches: list[Any]) -> int:
     return min(len(batches), max(STREAMS, FEW_IMAGES // len(first)))
 
 
-def streams_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
+def streams_for(
+    site: Site, pair: tuple[Tensor, Tensor], running: int, least: int, many: int = 0
+) -> int:
     """Lanes for one operator: as many as its rows ask for, as far as there is room.
+
+    many: how many it takes at least where there is room.
 
     None ends for being too much, only for lack of room, and none starts for the sake of a few rows.
     """
     x, y = pair
     rows = y.numel() // site.float_weight.shape[0]
-    wanted = 0
+    wanted = many
     if rows >= POOLED:
-        wanted = -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows)
+        wanted = max(many, -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows))
     room = STOP_VALUES // max(x.numel() + y.numel(), 1)
     return max(least, min(max(wanted, running), room))
 
@@ -200,5 +209,12 @@ def _unfitted(settings: LayerSettings) -> LayerSettings:
 
 
 def _install(bench: Workbench, site: Site, store: Any, bias: Tensor | None) -> None:
-    bench.install(site, weight=store)
-    set_bias(site.module, bias)
+    operator = bench.install(site, weight=store)
+    set_bias(operator, bias)
+    operator.backend = faster("executor", operator)  # the streams go on through it
+
+
+def _release(bench: Workbench) -> None:
+    """Leave who executes the operators to the caller."""
+    for operator in quant_operators(bench.model).values():
+        operator.backend = operator.executor = None
