@@ -9,6 +9,7 @@ from torch import Tensor
 
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.interface import Quantized, QuantSpec, Rows
+from codtdq.engine.cpu.products import extent
 from codtdq.errors import UnsupportedError
 
 _SCHEMA = (
@@ -88,8 +89,12 @@ def _on_cpu(
             infeasible.data_ptr() + skip * count,
             x_hat.data_ptr() + 4 * skip * channels,
             None,
+            0,
+            radius.numel() - skip * count,
+            x_hat.numel() - skip * channels,
         )
-        view = Rows(x.data_ptr() + 4 * offset, rows, channels, row_stride, x.stride(-1))
+        sizes = (rows, channels, row_stride, x.stride(-1), extent(x) - offset)
+        view = Rows(x.data_ptr() + 4 * offset, *sizes)
         if engine.cod_quantize_groups(byref(view), byref(spec), byref(out), _threads()):
             raise UnsupportedError(
                 f"the native quantizer takes no groups of {group} at {bits} bits"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from codtdq.engine.cpu.products import extent
 from codtdq.engine.program.layout import Buffer, Place, Space, Type
 
 if TYPE_CHECKING:
@@ -83,9 +84,9 @@ class Constants:
         x = x.detach()
         if x.device.type != "cpu" or x.dtype not in _TYPES or any(s < 0 for s in x.stride()):
             raise TypeError(f"a constant of {x.dtype} on {x.device}")
-        key = (x.data_ptr(), _extent(x))
+        key = (x.data_ptr(), extent_bytes(x))
         if key not in self._buffers:
-            self._buffers[key] = Buffer(_extent(x), Space.CONSTANT, len(self.tensors))
+            self._buffers[key] = Buffer(extent_bytes(x), Space.CONSTANT, len(self.tensors))
             self.tensors.append(x)
         strides = tuple(0 if n == 1 else s for n, s in zip(x.shape, x.stride()))
         return Place(self._buffers[key], tuple(x.shape), strides, type=_TYPES[x.dtype])
@@ -119,6 +120,6 @@ def _identity(x: Tensor) -> tuple[Any, ...]:
     return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
 
 
-def _extent(x: Tensor) -> int:
+def extent_bytes(x: Tensor) -> int:
     """Bytes from the first to the last element."""
-    return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()
+    return extent(x) * x.element_size()

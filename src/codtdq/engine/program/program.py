@@ -18,7 +18,7 @@ from codtdq.engine.program import (
     rules_quantized,
     rules_views,
 )
-from codtdq.engine.program.constants import Constants, Pool
+from codtdq.engine.program.constants import Constants, Pool, extent_bytes
 from codtdq.engine.program.encoding import Arrays
 from codtdq.engine.program.lowering import Instruction, Lowering
 from codtdq.engine.program.memory import plan
@@ -82,7 +82,7 @@ class Program:
 
     def _build(self, instructions: list[Instruction]) -> int:
         engine = library.engine()
-        constants = [(one.data_ptr(), _bytes(one)) for one in self.constants]
+        constants = [(one.data_ptr(), extent_bytes(one)) for one in self.constants]
         given, made = (
             [4 * _count(shape) for shape in group] for group in (self._shapes, self._results)
         )
@@ -187,7 +187,3 @@ def _count(shape: tuple[int, ...]) -> int:
     for n in shape:
         found *= n
     return found
-
-
-def _bytes(x: Tensor) -> int:
-    return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()

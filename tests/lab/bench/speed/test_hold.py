@@ -9,6 +9,7 @@ from codtdq.cli import main
 from codtdq.engine.cpu import library
 from codtdq.lab.bench.speed import hold, hold_check
 from codtdq.lab.commands.bench_speed_latency import HOLDS
+from codtdq.native import OTHER_FILE
 
 RICH = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile"]
 
@@ -110,7 +111,7 @@ def test_held_measurement_runs_in_a_fresh_process(engine, tiny_file, capfd, tmp_
 
 
 def test_a_fresh_process_that_fails_says_so_in_one_line(tiny_file, capfd, monkeypatch):
-    monkeypatch.setenv(library.OTHER_FILE, "nowhere.so")
+    monkeypatch.setenv(OTHER_FILE, "nowhere.so")
     argv = ["--import", str(tiny_file), "bench", "latency", "--model", tiny_model.NAME]
     assert main([*argv, "--untrained", "--hold", "avx2"]) == 2
     err = capfd.readouterr().err

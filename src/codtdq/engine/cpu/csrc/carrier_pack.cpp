@@ -2,22 +2,14 @@
 // set, and back. Files and checkpoints hold the former; nothing but memory holds panels.
 #include <algorithm>
 
-#include "kernels.h"
+#include "carrier_weight.h"
 
 namespace {
 
+using cod::groups_of;
 using cod::kernels;
-
-int64_t runs_of(const cod_carrier_weight &w) { return w.depth / w.run; }
-int64_t groups_of(const cod_carrier_weight &w) {
-  return w.group ? (w.inputs + w.group - 1) / w.group : 1;
-}
-
-bool usable(const cod_carrier_weight *w) {
-  return w && w->packed && w->factor && (uintptr_t)w->packed % 64 == 0 &&
-         (uintptr_t)w->factor % 64 == 0 && (w->multiplier || !w->multiplier_bytes) &&
-         w->columns == kernels().carrier_columns;
-}
+using cod::runs_of;
+using cod::usable;
 
 bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_weight &w) {
   const int low = w.bits == 8 ? -COD_LARGEST_CARRIER : -COD_WEIGHT_OFFSET;
@@ -113,7 +105,9 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
   w->outputs = outputs, w->taps = taps, w->inputs = inputs;
   w->bits = bits, w->group = group, w->columns = k.carrier_columns;
   w->depth = cod_carrier_depth(inputs);
-  if (w->depth > COD_LONGEST_SUM / taps) return COD_BAD_ARGUMENT;
+  if (inputs > COD_LONGEST_SUM || taps > COD_LONGEST_SUM || w->depth > COD_LONGEST_SUM / taps ||
+      outputs > cod::kMostOutputs)
+    return COD_BAD_ARGUMENT;
   w->run = inputs <= 16 ? (int32_t)w->depth : group % 32 ? 16 : 32;
   w->panels = (outputs + w->columns - 1) / w->columns;
   w->panel_bytes = taps * w->depth * w->columns * bits / 8;
@@ -123,9 +117,12 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
   return COD_OK;
 }
 
-int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier, const float *factor,
+int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const int8_t *multiplier,
+                                int64_t multiplier_count, const float *factor, int64_t factor_count,
                                 cod_carrier_weight *w, int32_t threads) {
   if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
+      !cod::fills(code_count, w->outputs, w->taps, w->inputs) || factor_count < w->outputs ||
+      (multiplier && !cod::fills(multiplier_count, w->outputs, w->taps, groups_of(*w))) ||
       !codes_fit(codes, multiplier, *w))
     return COD_BAD_ARGUMENT;
   const Packer packer(codes, multiplier, factor, *w);

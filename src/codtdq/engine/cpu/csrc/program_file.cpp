@@ -128,7 +128,8 @@ class Constants {
     std::memcpy(values.data(), f32_.take((int64_t)values.size()), values.size() * sizeof(float));
     made_.push_back(room(cod_float_packed(depth, outputs) * 4, COD_TYPE_F32, true));
     auto *to = reinterpret_cast<float *>(made_.back().data.get());
-    if (cod_float_pack(values.data(), depth, outputs, outputs, 1, to) != COD_OK)
+    if (cod_float_pack(values.data(), (int64_t)values.size(), depth, outputs, outputs, 1, to,
+                       cod_float_packed(depth, outputs)) != COD_OK)
       damaged("weights that the engine does not pack");
   }
 
@@ -159,7 +160,8 @@ class Constants {
     }
     made_.push_back(room(w.factor_count * 4, COD_TYPE_F32, true));
     w.factor = reinterpret_cast<float *>(made_.back().data.get());
-    if (cod_carrier_weight_pack(codes.data(), multiplier, factor.data(), &w, threads_) != COD_OK)
+    if (cod_carrier_weight_pack(codes.data(), count, multiplier, outputs * taps * groups,
+                                factor.data(), outputs, &w, threads_) != COD_OK)
       damaged("weights or multipliers out of range");
   }
 
