@@ -7,7 +7,7 @@ The contract `portable` keeps the quantized weights, as codes with a scale for e
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from codtdq.engine import use_backend
 from codtdq.environment import install_hint
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.predict import info_of
+from codtdq.exporting.onnx_deviation import Deviation, measure_deviation
 from codtdq.exporting.onnx_weights import StoredWeight, stored_weight
 from codtdq.io import atomic_path
 from codtdq.models.registry import ModelInfo
@@ -43,11 +44,11 @@ class ExportedOnnx:
     contract: str
     packed: int  # operators whose weights are stored as codes
     operators: int  # quantized ones
-    deviation: float | None = None  # mean difference of masks, from 0 to 1; None: not measured
+    deviation: Deviation | None  # of its masks; None: not measured
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        return {**self.__dict__, "path": str(self.path)}
+        return {**asdict(self), "path": str(self.path)}
 
 
 def export_onnx(
@@ -88,6 +89,7 @@ def export_onnx(
         "mean": " ".join(map(str, info.mean)),
         "std": " ".join(map(str, info.std)),
     }
+    _strip(document)
     onnx.helper.set_model_props(document, texts)
     onnx.checker.check_model(document)
     with atomic_path(path) as temporary:
@@ -102,6 +104,7 @@ def export_onnx(
         "portable",
         len(weights),
         len(quant_operators(model)),
+        measure_deviation(Path(path), model, plain),
     )
 
 
@@ -161,6 +164,15 @@ def _exported(model: nn.Module, info: ModelInfo, example: Tensor) -> Any:
         )
     assert made is not None
     return made.model_proto
+
+
+def _strip(document: Any) -> None:
+    """Leave out what the exporter tells of the code that it saw: half of a small file."""
+    graph = document.graph
+    del document.metadata_props[:], graph.metadata_props[:], graph.value_info[:]
+    for one in [*graph.node, *graph.initializer, *graph.input, *graph.output]:
+        one.doc_string = ""
+        del one.metadata_props[:]
 
 
 def _exchange(document: Any, weights: dict[str, StoredWeight]) -> set[str]:

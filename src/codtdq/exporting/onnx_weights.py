@@ -36,9 +36,7 @@ class StoredWeight:
             if self.linear:
                 rows, p, each = rows.T, p.T, each.T
             whole = self._constant("multiplier", np.ascontiguousarray(p))
-            scale = self._node(
-                "Mul", [self._cast(whole), self._constant("factor", each)], "scale"
-            )
+            scale = self._node("Mul", [self._cast(whole), self._constant("factor", each)], "scale")
             self._dequantize(rows, scale, weight.bits, axis=0 if self.linear else 1, block=block)
         self._restore(taps, turned=self.linear and weight.multiplier is not None)
 
