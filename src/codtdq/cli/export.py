@@ -21,8 +21,6 @@ from codtdq.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-FLOAT = "float32"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
@@ -44,6 +42,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["program", "onnx"],
         default="program",
         help="program: for codtdq.runtime and the C interface (default); onnx: for others",
+    )
+    parser.add_argument(
+        "--contract",
+        choices=["portable"],
+        default="portable",
+        help="of ONNX files: weights in 4 bits, activations float (default portable)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write")
     parser.add_argument(
@@ -76,7 +80,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Open or quantize the model, write the file, and say what is in it."""
-    _to_program(args, _opened(args))
+    if args.to == "onnx" and len(args.size) > 1:
+        raise ConfigError("an ONNX file has one size; give --size once")
+    (_to_onnx if args.to == "onnx" else _to_program)(args, _opened(args))
 
 
 def _opened(args: argparse.Namespace) -> nn.Module:
@@ -107,3 +113,19 @@ def _to_program(args: argparse.Namespace, model: nn.Module) -> None:
         print(f"input {size}: {arena} bytes of memory for a run ({arena / 2**20:.1f} MiB)")
     listed = ", ".join(f"{name} {count}" for name, count in done.operators.items())
     print(f"{sum(done.operators.values())} operators: {listed}")
+
+
+def _to_onnx(args: argparse.Namespace, model: nn.Module) -> None:
+    from codtdq.exporting.onnx_file import export_onnx
+
+    size = tuple(args.size[0]) if args.size else None
+    done = export_onnx(model, args.out, size=size, batch=args.batch)
+    if args.json:
+        print_json({**done.to_dict(), "command": command_of(args)})
+        return
+    print(
+        f"{done.path}: {done.model}, {done.method}, contract {done.contract}, "
+        f"{done.bytes / 2**20:.2f} MiB ({done.float_bytes / done.bytes:.2f}x smaller than FP32), "
+        f"weights of {done.packed} of {done.operators} operators as codes"
+    )
+    print(done.deviation or "masks not compared: onnxruntime is not installed")

@@ -7,12 +7,14 @@ the model's own forward, whose operators the engine executes one by one.
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from itertools import chain, repeat
 from operator import attrgetter, itemgetter, methodcaller
+from types import CodeType
 from typing import Any
 
 import torch
@@ -56,6 +58,14 @@ class Captured:
         model = self._reference()
         assert model is not None
         return model
+
+    @property
+    def __code__(self) -> CodeType:  # torch.export asks a forward for its arguments
+        return type(self._model).forward.__code__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(type(self._model).forward.__get__(self._model))
 
     @property
     def met(self) -> bool:

@@ -1,0 +1,191 @@
+"""`codtdq export --to onnx`: the network for other runtimes, its weights in 4 bits.
+
+The contract `portable` keeps the quantized weights, as codes with a scale for each block
+(`DequantizeLinear` of opset 21), and leaves activations float: what stock runtimes compute well.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from codtdq._version import __version__
+from codtdq.engine import use_backend
+from codtdq.environment import install_hint
+from codtdq.errors import ConfigError, UnsupportedError
+from codtdq.evaluation.predict import info_of
+from codtdq.exporting.onnx_deviation import Deviation, measure_deviation
+from codtdq.exporting.onnx_weights import StoredWeight, stored_weight
+from codtdq.io import atomic_path
+from codtdq.models.registry import ModelInfo
+from codtdq.operators import quant_operators
+from codtdq.operators.quantized import OPERATORS
+from codtdq.operators.record import is_quantized, record_of
+
+OPSET = 21  # the first with 4-bit types and blocks
+INPUT, OUTPUT = "image", "logits"
+FLOATS = {quant: plain for plain, quant in OPERATORS.items()}
+
+
+@dataclass(frozen=True)
+class ExportedOnnx:
+    """What an ONNX file holds, in numbers."""
+
+    path: Path
+    bytes: int
+    float_bytes: int  # of the parameters in float32
+    model: str
+    method: str
+    contract: str
+    packed: int  # operators whose weights are stored as codes
+    operators: int  # quantized ones
+    deviation: Deviation | None  # of its masks; None: not measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    size: tuple[int, int] | None = None,
+    batch: int = 1,
+    input_size: int | None = None,
+) -> ExportedOnnx:
+    """Write the mask logits of a model as one ONNX file, under the contract `portable`.
+
+    size: (height, width) of the input; by default the model's own.
+    """
+    _check_installed()
+    import onnx
+
+    info = info_of(model, input_size)
+    size = size or (info.input_size, info.input_size)
+    if min(size) < 1 or any(side % info.size_multiple for side in size):
+        raise ConfigError(
+            f"size {size[0]} x {size[1]}; {info.name} takes multiples of {info.size_multiple}"
+        )
+    plain, weights = _float_twin(model)
+    document = _exported(plain, info, torch.zeros(batch, 3, *size))
+    left = _exchange(document, weights)
+    if left:
+        raise UnsupportedError(
+            f"{len(left)} weights are not in the graph under their names, e.g. {sorted(left)[0]}"
+        )
+    method = record_of(model).name if is_quantized(model) else "float32"
+    texts = {
+        "model": info.name,
+        "method": method,
+        "contract": "portable",
+        "codtdq": __version__,
+        "postprocess": info.postprocess,
+        "mean": " ".join(map(str, info.mean)),
+        "std": " ".join(map(str, info.std)),
+    }
+    _strip(document)
+    onnx.helper.set_model_props(document, texts)
+    onnx.checker.check_model(document)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(document.SerializeToString())
+    floats = sum(one.numel() for one in plain.parameters()) * 4
+    return ExportedOnnx(
+        Path(path),
+        Path(path).stat().st_size,
+        floats,
+        info.name,
+        method,
+        "portable",
+        len(weights),
+        len(quant_operators(model)),
+        measure_deviation(Path(path), model, plain),
+    )
+
+
+def _check_installed() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"ONNX files are written with {error.name}, which is not installed; "
+            f"run {install_hint('onnx')}"
+        ) from error
+
+
+class _Mask(nn.Module):
+    """The network with its mask alone."""
+
+    def __init__(self, network: nn.Module, info: ModelInfo) -> None:
+        super().__init__()
+        self.network, self._pick = network, info.mask_logits
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self._pick(self.network(image))
+
+
+def _float_twin(model: nn.Module) -> tuple[nn.Module, dict[str, StoredWeight]]:
+    """A copy with plain operators that hold W_hat, and how each such weight is stored."""
+    twin = copy.deepcopy(model)
+    if quant_operators(twin):
+        use_backend(twin, "reference")
+    weights = {}
+    for name, operator in quant_operators(twin).items():
+        stored = stored_weight(f"network.{name}.weight", operator)
+        if stored is not None:
+            weights[stored.name] = stored
+        values = operator.weight.detach().float().contiguous()
+        bias = operator._parameters.get("bias")
+        operator.__class__ = FLOATS[type(operator)]  # type: ignore[assignment]
+        for part in ("weight_cache", "input_scheme", "weight_scheme"):
+            operator._buffers.pop(part, None)
+            operator._modules.pop(part, None)
+        operator._parameters = {"weight": nn.Parameter(values, requires_grad=False), "bias": bias}
+    return twin.eval(), weights
+
+
+def _exported(model: nn.Module, info: ModelInfo, example: Tensor) -> Any:
+    with torch.no_grad():
+        made = torch.onnx.export(
+            _Mask(model, info).eval(),
+            (example,),
+            dynamo=True,
+            opset_version=OPSET,
+            optimize=False,  # weights keep their names
+            verbose=False,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+        )
+    assert made is not None
+    return made.model_proto
+
+
+def _strip(document: Any) -> None:
+    """Leave out what the exporter tells of the code that it saw: half of a small file."""
+    graph = document.graph
+    del document.metadata_props[:], graph.metadata_props[:], graph.value_info[:]
+    for one in [*graph.node, *graph.initializer, *graph.input, *graph.output]:
+        one.doc_string = ""
+        del one.metadata_props[:]
+
+
+def _exchange(document: Any, weights: dict[str, StoredWeight]) -> set[str]:
+    """Put codes and scales in the place of float weights; returns the names that were not found."""
+    graph = document.graph
+    kept = [one for one in graph.initializer if one.name not in weights]
+    left = set(weights) - {one.name for one in graph.initializer}
+    nodes = [node for name in weights if name not in left for node in weights[name].nodes]
+    nodes += list(graph.node)
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(kept)
+    for name, stored in weights.items():
+        if name not in left:
+            graph.initializer.extend(stored.initializers)
+    return left

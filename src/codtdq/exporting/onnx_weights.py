@@ -1,0 +1,107 @@
+"""4-bit weights inside of an ONNX graph: codes and scales in the place of float initializers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codtdq.numerics.packing import pack
+from codtdq.operators.quantized import QuantOperator
+from codtdq.schemes.lowered import LoweredWeight, Unlowered
+
+LEAST_BLOCK = 16  # that runtimes take
+
+
+class StoredWeight:
+    """Nodes and initializers that compute a weight under its own name."""
+
+    def __init__(self, name: str, weight: LoweredWeight, shape: tuple[int, ...]) -> None:
+        self.name, self.shape, self.linear = name, shape, len(shape) == 2
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        outputs, taps, inputs = weight.codes.shape
+        codes, factor = weight.codes.numpy(), weight.factor.numpy()
+        group = weight.group if weight.multiplier is not None else None
+        if weight.multiplier is None:
+            rows = codes.reshape(outputs, taps * inputs)
+            scale = self._constant("scale", factor)
+            self._dequantize(rows, scale, weight.bits, axis=0, block=0)
+        else:
+            rows = codes.reshape(outputs * taps, inputs)
+            p = weight.multiplier.reshape(outputs * taps, -1).numpy()
+            block = min(group or inputs, inputs)
+            each = np.repeat(factor, taps)[:, None]
+            if self.linear:
+                rows, p, each = rows.T, p.T, each.T
+            whole = self._constant("multiplier", np.ascontiguousarray(p))
+            scale = self._node("Mul", [self._cast(whole), self._constant("factor", each)], "scale")
+            self._dequantize(rows, scale, weight.bits, axis=0 if self.linear else 1, block=block)
+        self._restore(taps, turned=self.linear and weight.multiplier is not None)
+
+    def _dequantize(
+        self, codes: NDArray[np.int8], scale: str, bits: int, *, axis: int, block: int
+    ) -> None:
+        from onnx import TensorProto, helper
+
+        codes = np.ascontiguousarray(codes)
+        if bits == 4:
+            import torch
+
+            data = pack(torch.from_numpy(codes.reshape(-1)), 4).numpy().tobytes()
+            kind = TensorProto.INT4
+        else:
+            data, kind = codes.tobytes(), TensorProto.INT8
+        name = f"{self.name}.codes"
+        self.initializers.append(helper.make_tensor(name, kind, codes.shape, data, raw=True))
+        settings = {"axis": axis} | ({"block_size": block} if block else {})
+        self._node("DequantizeLinear", [name, scale], "rows", **settings)
+
+    def _restore(self, taps: int, *, turned: bool) -> None:
+        """From rows to the shape that the graph expects."""
+        from onnx import helper
+
+        if self.linear:
+            if turned:
+                self._node("Transpose", [f"{self.name}.rows"], "", perm=[1, 0])
+            else:
+                self.nodes.append(helper.make_node("Identity", [f"{self.name}.rows"], [self.name]))
+            return
+        outputs, inputs, *kernel = self.shape
+        sizes = self._constant("sizes", np.array([outputs, *kernel, inputs], np.int64))
+        self._node("Reshape", [f"{self.name}.rows", sizes], "taps")
+        axes = len(self.shape)
+        self._node("Transpose", [f"{self.name}.taps"], "", perm=[0, axes - 1, *range(1, axes - 1)])
+
+    def _cast(self, name: str) -> str:
+        from onnx import TensorProto
+
+        return self._node("Cast", [name], "multiplier.float", to=TensorProto.FLOAT)
+
+    def _constant(self, part: str, values: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        name = f"{self.name}.{part}"
+        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def _node(self, kind: str, inputs: list[str], part: str, **settings: Any) -> str:
+        from onnx import helper
+
+        name = f"{self.name}.{part}" if part else self.name
+        self.nodes.append(helper.make_node(kind, inputs, [name], name=f"{name}:{kind}", **settings))
+        return name
+
+
+def stored_weight(name: str, operator: QuantOperator) -> StoredWeight | None:
+    """How the weight of an operator is stored; None: as float32."""
+    lowered = operator.weight_scheme.lower()
+    if isinstance(lowered, Unlowered):
+        return None
+    if lowered.multiplier is not None:
+        inputs = lowered.codes.shape[2]
+        group = min(lowered.group or inputs, inputs)
+        if group < LEAST_BLOCK:
+            return None
+    return StoredWeight(name, lowered, tuple(operator.weight_scheme.shape))

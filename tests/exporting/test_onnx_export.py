@@ -1,0 +1,88 @@
+"""`codtdq export --to onnx`: 4-bit weights that ONNX Runtime and OpenVINO run."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import IMAGE, tiny
+
+import codtdq
+from codtdq.cli import main
+from codtdq.exporting.onnx_file import _float_twin, export_onnx
+from codtdq.models.registry import ModelInfo
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+CLOSE = 2e-3  # of logits of size 1: runtimes sum in their own order, gelu is their own
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """(model, its twin with float activations, what was exported)."""
+    model = codtdq.quantize(tiny(), "cod-tdq-plus", calibration=[IMAGE] * 2)
+    model.info = ModelInfo(name="tiny", description="", input_size=6, size_multiple=1)
+    path = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    return model, _float_twin(model)[0], export_onnx(model, path)
+
+
+def test_onnxruntime_computes_the_weights_under_float_activations(small):
+    _, twin, done = small
+    session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"image": IMAGE.numpy()})
+    with torch.no_grad():
+        wanted = twin(IMAGE).numpy()
+    assert np.abs(found - wanted).max() < CLOSE
+
+
+def test_openvino_takes_the_same_file(small):
+    openvino = pytest.importorskip("openvino")
+    _, twin, done = small
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(str(done.path), "CPU", settings)
+    with torch.no_grad():
+        wanted = twin(IMAGE).numpy()
+    assert np.abs(compiled([IMAGE.numpy()])[0] - wanted).max() < CLOSE
+
+
+def test_the_file_holds_codes_of_four_bits_and_what_a_user_needs(small):
+    model, twin, done = small
+    document = onnx.load(str(done.path))
+    kinds = {one.name: one.data_type for one in document.graph.initializer}
+    codes = [kind for name, kind in kinds.items() if name.endswith(".codes")]
+    assert len(codes) == done.packed >= 4 and onnx.TensorProto.INT4 in codes
+    assert set(codes) <= {onnx.TensorProto.INT4, onnx.TensorProto.INT8}  # sensitive ones have 8
+    told = {one.key: one.value for one in document.metadata_props}
+    assert told["model"] == "tiny" and told["contract"] == "portable"
+    assert told["postprocess"] == "sigmoid" and len(told["mean"].split()) == 3
+    assert not any(node.metadata_props for node in document.graph.node)
+    # nothing of the model was changed on the way
+    assert type(model.fc1).__name__ == "QuantLinear" and type(twin.fc1) is torch.nn.Linear
+    assert torch.equal(twin.fc1.weight, model.fc1.weight)
+
+
+def test_deviations_are_measured(small):
+    _, _, done = small
+    assert done.deviation.images == 4
+    assert done.deviation.from_float < 1e-3
+    assert done.deviation.from_quantized >= done.deviation.from_float
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "smaller"), [("cfrn-small", 6), ("escnet-small", 5.5), ("vit-cod", 6)]
+)
+def test_networks_run_in_onnxruntime_and_are_small(tmp_path, capsys, name, smaller):
+    out = tmp_path / "net.onnx"
+    words = ["export", name, "--method", "cod-tdq", "--to", "onnx", "--contract", "portable"]
+    assert main([*words, "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bytes"] == out.stat().st_size < told["float_bytes"] / smaller
+    assert told["deviation"]["from_float"] < 1e-3 and told["packed"] == told["operators"]
+
+
+def test_several_sizes_are_refused_in_one_line(tmp_path, capsys):
+    words = ["export", "cfrn-small", "--to", "onnx", "--out", str(tmp_path / "x.onnx")]
+    assert main([*words, "--size", "160", "160", "--size", "96", "96"]) == 2
+    assert "an ONNX file has one size" in capsys.readouterr().err
