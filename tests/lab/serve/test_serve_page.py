@@ -27,16 +27,20 @@ class Quick(Variants):
 @pytest.fixture(scope="module")
 def address():
     """The page on a free port of this machine."""
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(Quick("cfrn-small"), Limits()), port=0, log_level="warning")
-    )
+    variants = Quick("cfrn-small")
+    app = create_app(variants, Limits())
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     until = time.monotonic() + 60
     while not server.started:
         assert time.monotonic() < until
         time.sleep(0.05)
-    yield "http://127.0.0.1:%d/" % server.servers[0].sockets[0].getsockname()[1]
+    port = server.servers[0].sockets[0].getsockname()[1]
+    while any(one.to_dict()["state"] == "preparing" for one in variants.all()):
+        assert time.monotonic() < until + 240
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}/"
     server.should_exit = True
     thread.join(60)
 
@@ -102,11 +106,11 @@ def test_downloads_are_the_files_of_the_endpoint(browser, address):
 def test_a_file_of_the_visitor_and_one_that_is_no_picture(browser, address, tmp_path):
     browser.open_url(address, width=390)
     until(browser, "document.querySelectorAll('#samples button').length > 2")
-    wrong = tmp_path / "<b>notes</b>.png"
+    wrong = tmp_path / "<b>notes.png"
     wrong.write_text("no picture")
     put_file(browser, wrong)
     until(browser, "document.querySelector('#status').className === 'error'")
-    assert browser.text("#status").startswith("<b>notes</b>.png: this browser cannot show it")
+    assert browser.text("#status").startswith("<b>notes.png: this browser cannot show it")
     assert browser.run("document.querySelector('#results').hidden")
     mine = tmp_path / "mine.png"
     Image.new("RGB", (120, 80), (90, 120, 60)).save(mine)
