@@ -34,7 +34,9 @@ def on_files(files: Files, config: Any) -> Files:
     for source, place in PAGES.items():
         if place != "index.md":
             files.append(_generated(config, place, source))
-    waiting = [(source_of(file.src_uri), file.content_string) for file in files.documentation_pages()]
+    waiting = [
+        (source_of(file.src_uri), file.content_string) for file in files.documentation_pages()
+    ]
     while waiting:
         source, text = waiting.pop()
         for _, _, target, _ in LINK.findall(FENCE.sub("", text)):

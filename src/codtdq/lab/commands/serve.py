@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 
 from codtdq.cli.common import DEFAULT_MODEL, add_threads, describe, positive, use_threads
 
@@ -75,5 +77,22 @@ def run(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    serve(model, args.host, args.port, limits, say=say)
+    try:
+        serve(model, args.host, args.port, limits, say=say)
+    except KeyboardInterrupt:  # the way to stop it
+        say("stopped")
+    finally:
+        _leave_preparation()
     return 0
+
+
+def _leave_preparation() -> None:
+    """End the process if a network is still being calibrated, which nothing else can interrupt.
+
+    Nothing of it is kept, and an interpreter that ends under running kernels would abort.
+    """
+    from codtdq.lab.serve.variants import PREPARATION
+
+    if any(thread.name == PREPARATION for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(0)

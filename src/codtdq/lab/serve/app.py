@@ -24,7 +24,7 @@ from codtdq.lab.serve.openapi import description
 from codtdq.lab.serve.queue import Busy, Overdue, Queue
 from codtdq.lab.serve.samples import sample_pictures
 from codtdq.lab.serve.service import Service
-from codtdq.lab.serve.variants import PLUS, Unready, Variants
+from codtdq.lab.serve.variants import PLUS, PREPARATION, Unready, Variants
 
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -144,7 +144,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         # beside the queue: whoever wants a network that is ready does not wait for the others
-        threading.Thread(target=variants.prepare, name="codtdq-prepare", daemon=True).start()
+        threading.Thread(target=variants.prepare, name=PREPARATION, daemon=True).start()
         yield
         state.queue.close()
 

@@ -22,6 +22,7 @@ FLOAT, NAIVE, PAPER, PLUS = "fp32", "w4a4", "cod-tdq", "cod-tdq-plus"
 TITLES = {FLOAT: "FP32", NAIVE: "W4A4 naive", PAPER: "W4A4 COD-TDQ", PLUS: "W4A4 COD-TDQ plus"}
 CALIBRATION_IMAGES = 32  # synthetic ones, where the package holds no quantized model
 
+PREPARATION = "codtdq-prepare"  # the thread that builds the networks
 BLANK = np.zeros((32, 32, 3), np.uint8)
 
 
