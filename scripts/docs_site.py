@@ -2,8 +2,9 @@
 
 A page is written for two readers: a code host, which shows the file as it is, and the site. So
 links lead to files of the repository, and this module turns them: to the page that the file is on
-the site, or to a copy of the file. A line `<!-- table results/NAME KIND [METRIC,...] -->` becomes the table
-that `codtdq table results/NAME --table KIND --metric METRIC` prints, so that no number is typed.
+the site, or to a copy of the file. A line `<!-- table results/NAME KIND [METRIC,...] -->` becomes
+the table that `codtdq table results/NAME --table KIND --metric METRIC` prints, so that no number is
+typed.
 """
 
 from __future__ import annotations
