@@ -17,7 +17,7 @@ PYTHON_CODE := src tests benchmarks examples scripts
 CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/include tests/engine/cpu \
 	tests/fuzz,$(wildcard $(folder)/*.cpp $(folder)/*.h)) examples/c/mask.c benchmarks/amx_visible.c
 
-.PHONY: wheel fuzz-programs demo test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
+.PHONY: wheel fuzz-programs demo docs test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
 	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
@@ -32,6 +32,10 @@ $(VENV)/.test: $(VENV)/.base
 
 $(VENV)/.gpu: $(VENV)/.test
 	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[gpu]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test
@@ -72,6 +76,10 @@ test-arm: $(VENV)/.test
 	else echo "test-arm needs $(ARM_PACKAGES): run 'sudo apt-get install $(ARM_PACKAGES)'" >&2; \
 		exit 1; fi
 	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
+
+# The site, in build/site; a link or an anchor that leads nowhere is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 # The commands of the README in order, in a fresh environment; NEWCOMER=--demo adds the demo's table.
 test-newcomer:

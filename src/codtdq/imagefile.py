@@ -8,6 +8,7 @@ every viewer shows it.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from PIL import Image, ImageOps
 from codtdq.errors import DataError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+# What bytes of unknown origin may be: these decode in this process and start no other program.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP")
 # What PIL raises for damaged files, depending on the format and on where the damage is.
 PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
 
@@ -57,6 +60,27 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 def read_upright(path: Path) -> NDArray[np.uint8]:
     """Decode an image file as `read_image` does, turned as its EXIF orientation says."""
     return _decode(path, "RGB", upright=True)
+
+
+def decode_upright(data: bytes, name: str, *, pixels: int | None = None) -> NDArray[np.uint8]:
+    """Decode the bytes of an image file as `read_upright` does.
+
+    name: for messages. pixels: refuse an image of more, by its header, before anything is decoded.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            if pixels is not None and width * height > pixels:
+                raise DataError(
+                    f"{name} has {width} x {height} pixels; accepted: {pixels} at most; scale it "
+                    "down"
+                )
+            return eight_bit(ImageOps.exif_transpose(image), "RGB", name)
+    except PIL_ERRORS as error:
+        raise DataError(
+            f"{name} holds no image that can be decoded ({_reason(error)}); accepted: "
+            f"{', '.join(FORMATS)}"
+        ) from error
 
 
 def read_mask(path: Path) -> NDArray[np.uint8]:

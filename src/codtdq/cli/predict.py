@@ -160,18 +160,9 @@ def _sources(args: argparse.Namespace) -> list[Dataset]:
 
 
 def _from_stdin() -> NDArray[np.uint8]:
-    import io
+    from codtdq.imagefile import decode_upright
 
-    from PIL import Image
-
-    from codtdq.data import to_pixels
-    from codtdq.errors import DataError
-    from codtdq.imagefile import PIL_ERRORS
-
-    try:
-        return to_pixels(Image.open(io.BytesIO(sys.stdin.buffer.read())))
-    except PIL_ERRORS:
-        raise DataError("standard input holds no image; give the bytes of an image file") from None
+    return decode_upright(sys.stdin.buffer.read(), "standard input")
 
 
 def _to_stdout(args: argparse.Namespace, sources: list[Dataset], pictures: Pictures) -> int:

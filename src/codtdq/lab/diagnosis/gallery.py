@@ -11,7 +11,7 @@ from torch import Tensor
 
 from codtdq.data.sample import Sample
 from codtdq.lab.diagnosis.before_after import group_sample
-from codtdq.lab.diagnosis.groups import Observation
+from codtdq.lab.diagnosis.groups import Observation, zeroed_share
 from codtdq.lab.diagnosis.record import GalleryItem, LayerSample
 from codtdq.lab.diagnosis.tokens import TokenMaps
 
@@ -30,9 +30,7 @@ class GallerySample:
 
     def note(self, method: str, layer: str, seen: Observation) -> None:
         """Keep how much of each token was lost."""
-        live = seen.x != 0
-        share = (live & (seen.x_hat == 0)).sum(1) / live.sum(1).clamp(min=1)
-        levels = (share * 255).to(torch.uint8).numpy()
+        levels = (zeroed_share(seen) * 255).to(torch.uint8).numpy()
         self.zeroed.setdefault(method, {}).setdefault(layer, levels)
 
 

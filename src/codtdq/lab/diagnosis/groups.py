@@ -272,6 +272,12 @@ def _of_tokens(sums: Floats, channels: int, parts: int) -> tuple[Floats, Floats]
     return step / (parts * np.sqrt(squares / channels)), lost / np.maximum(live, 1)
 
 
+def zeroed_share(seen: Observation) -> Tensor:
+    """The share of each token's non-zero channels that became zero: float [N]."""
+    live = seen.x != 0
+    return (live & (seen.x_hat == 0)).sum(1) / live.sum(1).clamp(min=1)
+
+
 def disparity(x: Tensor, peak: float) -> float:
     """D(X) = max |x| / median_t median_c |x| (Eq. range_disparity); NaN if the median is 0.
 

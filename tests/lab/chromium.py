@@ -148,8 +148,12 @@ class Chromium:
         elif name == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
-    def open(self, path, width=1280, height=900, dark=False):
-        """Load a file in a window of this size and wait until its scripts have run."""
+    def open(self, path, **window):
+        """Load a file as `open_url` loads an address."""
+        self.open_url(Path(path).resolve().as_uri(), **window)
+
+    def open_url(self, url, width=1280, height=900, dark=False):
+        """Load a page in a window of this size and wait until its scripts have run."""
         self.errors.clear()
         self.requests.clear()
         self.call(
@@ -161,9 +165,10 @@ class Chromium:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=Path(path).resolve().as_uri())
+        self.call("Page.navigate", url=url)
+        loaded = "location.protocol !== 'about:' && document.readyState === 'complete'"
         until = time.monotonic() + 20
-        while not self.run("location.protocol === 'file:' && document.readyState === 'complete'"):
+        while not self.run(loaded):
             assert time.monotonic() < until, "the page does not finish loading"
             time.sleep(0.02)
 
