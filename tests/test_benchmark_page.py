@@ -15,6 +15,7 @@ FOLDING = {
     "ptq4vit-mse",
     "ptq4vit-per-channel",
     "repq-vit",
+    "fima-q",
     "fima-q-init",
     "igq-vit",
     "igq-vit-12",
