@@ -15,6 +15,7 @@ FOLDING = {
     "ptq4vit-mse",
     "ptq4vit-per-channel",
     "repq-vit",
+    "fima-q",
     "fima-q-init",
     "igq-vit",
     "igq-vit-12",
@@ -77,7 +78,7 @@ def test_scores_with_planted_outliers():
     assert checked("## Stress: planted outlier channels", columns) > 20
 
 
-@pytest.mark.parametrize("rows", [PLAIN], ids=["plain"])
+@pytest.mark.parametrize("rows", [PLAIN, OUTLIERS], ids=["plain", "outliers"])
 def test_methods_that_fold_batch_norms_did(rows):
     """ESCNet has batch norms; rows of these methods are of networks without them."""
     for row in rows:

@@ -191,8 +191,8 @@ struct Project {
     Isa::store(infeasible, out.infeasible + at);
   }
 
-  // Floors, steps; NaN and no flags where a value is not finite. Returns whether no lane needs special care when
-  // it is encoded.
+  // Floors, steps; NaN and no flags where a value is not finite. Returns whether no lane needs
+  // special care when it is encoded.
   static inline bool finish_lanes(int at, const Plan &plan, const Scratch &scratch,
                                   GroupResult &out) {
     const Floats largest = Isa::load(scratch.largest + at);
