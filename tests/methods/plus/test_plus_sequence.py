@@ -135,7 +135,6 @@ def test_lanes_follow_rows_and_room():
     x, y = torch.empty(1, 64, 32, 32), torch.empty(1, 8, 32, 32)
     assert streams_for(site, (x, y), 1, 1) == 9
     assert streams_for(site, (x, y), 20, 1) == 20  # none ends without need
-    assert streams_for(site, (x, y), 1, 1, 32) == 32  # where there is room, images of all kinds
     large = torch.empty(1, 64, 1000, 1000, device="meta")
     assert streams_for(site, (large, torch.empty(1, 8, 1000, 1000, device="meta")), 20, 3) == 3
     assert least_streams([torch.empty(1, 3, 384, 384)] * 28) == 12

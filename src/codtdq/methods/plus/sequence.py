@@ -28,10 +28,9 @@ from codtdq.planning.plan import Site
 from codtdq.progress import Progress
 
 STREAM_PIXELS = 8 * 160 * 160  # of the images that run as one batch
-ALL_PIXELS = 32 * 448 * 448  # of all images
+ALL_PIXELS = 63 * 256 * 256  # of all images: 28 of 384 x 384 fit 8 GB beside a large network
 FEW_PIXELS = 128 * 160 * 160  # of images that always run side by side
 FEW_IMAGES = 12  # of larger ones that do
-MANY_IMAGES = 32  # of larger ones that run where there is room: photographs differ
 STOP_VALUES = 75_000_000  # of all inputs and outputs of an operator, where more could run
 STREAMS = 4  # at least, where there are so many images
 HELD_OUT = 4  # one stream in so many
@@ -67,13 +66,12 @@ def fit_in_order(
         return facts
     batches = stream_batches(bench, images)
     counts.insert(0, least := least_streams(batches))
-    many = MANY_IMAGES // len(batches[0]) if isinstance(batches[0], Tensor) else 0
     with (
         Progress("fitting operators", len(sites)) as bar,
         PairedRun(floating, bench.model, list(sites), batches, counts[-1]) as streams,
     ):
         for number, name in enumerate(streams.stops()):
-            wanted = streams_for(sites[name], streams.pairs(name)[0], counts[-1], least, many)
+            wanted = streams_for(sites[name], streams.pairs(name)[0], counts[-1], least)
             wanted = min(wanted, len(batches))
             # those that had to end once do not start again: each time they would run all the way
             counts.append(wanted if counts == sorted(counts) else min(wanted, counts[-1]))
@@ -112,20 +110,16 @@ def least_streams(batches: list[Any]) -> int:
     return min(len(batches), max(STREAMS, FEW_IMAGES // len(first)))
 
 
-def streams_for(
-    site: Site, pair: tuple[Tensor, Tensor], running: int, least: int, many: int = 0
-) -> int:
+def streams_for(site: Site, pair: tuple[Tensor, Tensor], running: int, least: int) -> int:
     """Lanes for one operator: as many as its rows ask for, as far as there is room.
-
-    many: how many it takes at least where there is room.
 
     None ends for being too much, only for lack of room, and none starts for the sake of a few rows.
     """
     x, y = pair
     rows = y.numel() // site.float_weight.shape[0]
-    wanted = many
+    wanted = 0
     if rows >= POOLED:
-        wanted = max(many, -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows))
+        wanted = -(-max(ROWS, ROWS_PER_COLUMN * _columns(site)) // rows)
     room = STOP_VALUES // max(x.numel() + y.numel(), 1)
     return max(least, min(max(wanted, running), room))
 
