@@ -53,8 +53,8 @@ class Projection:
 
     radius: Tensor  # float32, at least 1e-8; NaN where the group holds a NaN or an infinity
     step: Tensor  # float32
-    active: Tensor  # uint8, values of Active
-    infeasible: Tensor  # uint8, bits INFEASIBLE_C1 and INFEASIBLE_C2
+    active: Tensor  # uint8, values of Active; 0 without a radius
+    infeasible: Tensor  # uint8, bits INFEASIBLE_C1 and INFEASIBLE_C2; 0 without a radius
 
 
 def rank_of(share: float, count: Tensor | int) -> Tensor | int:
@@ -122,8 +122,9 @@ def project(groups: Groups, spec: ActivationSpec) -> Projection:
         radius, active, infeasible = _project_defined(groups, base, spec)
         if spec.projection == "guarded":
             radius, active = _guard(groups, base, radius, active, spec.bits)
-    radius = radius.clamp(min=EPS)
-    radius = radius.masked_fill(~all_finite(groups), math.nan)
+    lost = ~all_finite(groups)  # no radius, and nothing that set it
+    radius = radius.clamp(min=EPS).masked_fill(lost, math.nan)
+    active, infeasible = active.masked_fill(lost, 0), infeasible.masked_fill(lost, 0)
     return Projection(radius, step_of(radius, spec.bits), active, infeasible)
 
 
