@@ -202,7 +202,7 @@ def test_predict_and_eval_say_how_they_executed(run, photos, tmp_path):
             assert "executed: simulated in PyTorch (turned off)\n" in run(*verb, *quantized)[1]
         if native.unavailable_reason() is None:
             out = run(*verb, *quantized)[1]
-            assert f"executed: native int4 ({native.instruction_set()}), 2 operators\n" in out
+            assert f"executed: native ({native.instruction_set()}), 2 operators\n" in out
     assert json.loads(run(*predict, *quantized, "--json")[1])["execution"]
 
 

@@ -1,12 +1,12 @@
 """`codtdq export --to program`: every method and network, and what it refuses."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from checkpoints import IMAGE, tiny
+from engine_cases import SETS, instruction_set, needs_engine
 from torch import nn
 
 import codtdq
@@ -14,12 +14,6 @@ from codtdq.cli import main
 from codtdq.engine.cpu.carriers import CarrierWeights
 from codtdq.exporting.stream import encoded
 from codtdq.runtime import Runtime
-
-for folder in ("engine/cpu", "fuzz"):
-    sys.path.append(str(Path(__file__).parents[1] / folder))
-
-from checkpoints import IMAGE, tiny
-from engine_cases import SETS, instruction_set, needs_engine
 
 pytestmark = needs_engine
 NATIVE = ("cod-tdq", "cod-tdq-plus", "w8a8", "dcrp-only-fixed", "float")

@@ -125,7 +125,7 @@ def test_several_sizes_and_batches_share_their_constants(tmp_path):
         assert gaps.mean() < 1e-3 and gaps.max() < 0.05
     image = np.zeros((50, 40, 3), np.uint8)
     assert network.predict(image, size=(96, 128)).shape == (50, 40)
-    with pytest.raises(codtdq.CodtdqError, match=r"no program .* \(64, 64\)"):
+    with pytest.raises(codtdq.CodtdqError, match=r"no program .*\(64, 64\)"):
         network.predict(image, size=(64, 64))
 
 

@@ -85,7 +85,7 @@ def test_other_versions_say_what_to_install(data):
         (lambda h: h["f32"].update(data_offsets=[0, 2**60]), "header"),
         (lambda h: h["f32"].update(more=[1]), "header"),
         (lambda h: h.pop("constants"), "gaps"),
-        (lambda h: h.update(extra={"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}), "over"),
+        (lambda h: h.update(x={"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}), "overlap"),
         (lambda h: h["__metadata__"].update(postprocess="x"), "postprocess"),
         (lambda h: h["__metadata__"].pop("format"), "no file of a program"),
     ],

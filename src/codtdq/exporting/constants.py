@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,16 @@ TYPES = {"float32": 0, "int8": 1, "uint8": 2, "int32": 3, "int64": 4}  # COD_TYP
 POOLS = {"float32": "f32", "int8": "i8", "uint8": "u8", "uint16": "u16", "int32": "i32"}
 POOLS |= {"int64": "i64"}
 FEWEST = 64  # values of a table that may become a palette
+
+
+class _Palette(NamedTuple):
+    sizes: tuple[int, int, int, int]  # outer, groups, inner, entries
+    codes: NDArray[np.generic]
+    table: NDArray[np.float32]
+
+
+def _bytes(one: _Palette) -> int:
+    return one.codes.nbytes + one.table.nbytes
 
 
 class ConstantTable:
@@ -55,7 +66,10 @@ class ConstantTable:
             return self._weights[id(form.weight)][form.part]
         memory = _memory(tensor)
         key = (memory.dtype.str, form, hashlib.sha256(memory.data).digest())
-        return self._once(key, lambda: self._panels(memory, form) if form else self._raw(memory))
+        shape = tuple(tensor.shape)
+        return self._once(
+            key, lambda: self._panels(memory, form) if form else self._raw(memory, shape)
+        )
 
     def _once(self, key: object, make: Callable[[], None]) -> int:
         if key not in self._known:
@@ -64,17 +78,37 @@ class ConstantTable:
             self._buffers += 1
         return self._known[key]
 
-    def _raw(self, values: NDArray[np.generic]) -> None:
+    def _raw(self, values: NDArray[np.generic], shape: tuple[int, ...]) -> None:
         if values.dtype == np.float32 and values.size >= FEWEST:
-            bits, codes = np.unique(values.view(np.uint32), return_inverse=True)
-            small = np.uint8 if len(bits) <= 256 else np.uint16
-            if len(bits) <= 1 << 16 and 8 * len(bits) < values.size * (4 - small().itemsize):
-                self._record(PALETTE, values.size, len(bits))
-                self._take(codes.astype(small))
-                self._take(bits.view(np.float32))
+            # biases of attention [windows, heads, N, N] repeat in all heads at the same places
+            heads = 4 == len(shape) and int(np.prod(shape)) == values.size
+            views = [(1, 1, values.size), *([(shape[0], shape[1], -1)] if heads else [])]
+            found = [self._palette(values.view(np.uint32).reshape(view)) for view in views]
+            best = min((one for one in found if one is not None), key=_bytes, default=None)
+            if best is not None and 2 * _bytes(best) < values.nbytes + values.size:
+                self._record(PALETTE, *best.sizes)
+                self._take(best.codes)
+                self._take(best.table)
                 return
         self._record(RAW, TYPES[values.dtype.name], values.size)
         self._take(values)
+
+    @staticmethod
+    def _palette(bits: NDArray[np.uint32]) -> _Palette | None:
+        """Values [outer, groups, inner] as a table of each group and codes [outer, inner]."""
+        outer, groups, inner = bits.shape
+        columns = np.ascontiguousarray(bits.transpose(0, 2, 1)).reshape(-1, groups)
+        whole = columns.view(np.dtype((np.void, 4 * groups)))[:, 0] if groups > 1 else columns[:, 0]
+        entries, codes = np.unique(whole, return_inverse=True)
+        if len(entries) > 1 << 16:
+            return None
+        table = entries.view(np.uint32).reshape(-1, groups).T
+        small = np.uint8 if len(entries) <= 256 else np.uint16
+        return _Palette(
+            (outer, groups, inner, len(entries)),
+            codes.astype(small),
+            np.ascontiguousarray(table).view(np.float32),
+        )
 
     def _panels(self, packed: NDArray[np.generic], form: Panels | WeightPart) -> None:
         assert isinstance(form, Panels)

@@ -23,7 +23,6 @@ from torch import nn
 
 from codtdq.engine import cpu as native
 from codtdq.engine import use_backend
-from codtdq.engine.cpu import library
 from codtdq.errors import UnsupportedError
 from codtdq.native import OTHER_FILE, path
 

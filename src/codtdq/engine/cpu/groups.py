@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.arguments import Arguments, check_bounds
 from codtdq.engine.cpu.interface import Quantized, QuantSpec, Rows
 from codtdq.engine.cpu.products import extent
 from codtdq.errors import UnsupportedError
@@ -60,6 +61,10 @@ def _on_cpu(
     engine = library.load()
     if engine is None:
         raise UnsupportedError(f"no native engine: {library.unavailable_reason()}")
+    given = Arguments("quantize_groups")
+    given.tensor("x", x, torch.float32)
+    given.require(x.ndim >= 1, "x is a number", "[..., C]")
+    check_bounds("quantize_groups", bits, group, percentile, tau, zero_ratio)
     results = _empty(x, group)
     x_hat, radius, step, active, infeasible = results
     if not x.numel():

@@ -165,18 +165,23 @@ class Constants {
       damaged("weights or multipliers out of range");
   }
 
+  // value[o, g, i] = table[g, code[o, i]]: what repeats is stored once
   void palette(Stream &in) {
-    const int64_t count = in.next(1, kMostSide), entries = in.next(1, 1 << 16);
+    const int64_t outer = in.next(1, kMostSide), groups = in.next(1, kMostSide);
+    const int64_t inner = in.next(1, kMostSide), entries = in.next(1, 1 << 16);
+    const int64_t count = take_count(take_count(outer, inner), groups);
     const bool wide = entries > 256;
-    const uint8_t *codes = wide ? u16_.take(count) : u8_.take(count);
-    const uint8_t *values = f32_.take(entries);
-    made_.push_back(room(count * 4, COD_TYPE_F32, false));
+    const uint8_t *codes = wide ? u16_.take(outer * inner) : u8_.take(outer * inner);
+    const uint8_t *values = f32_.take(take_count(groups, entries));
+    made_.push_back(room(take_count(count, 4), COD_TYPE_F32, false));
     uint8_t *to = made_.back().data.get();
-    for (int64_t i = 0; i < count; i++) {
-      const int64_t code = wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
-      if (code >= entries) damaged("a palette without the colour that is asked for");
-      std::memcpy(to + 4 * i, values + 4 * code, 4);
-    }
+    for (int64_t o = 0; o < outer; o++)
+      for (int64_t g = 0; g < groups; g++)
+        for (int64_t i = o * inner; i < (o + 1) * inner; i++, to += 4) {
+          const int64_t code = wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
+          if (code >= entries) damaged("a palette without the colour that is asked for");
+          std::memcpy(to, values + 4 * (g * entries + code), 4);
+        }
   }
 
   static int64_t take_count(int64_t a, int64_t b) {
