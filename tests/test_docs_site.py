@@ -1,0 +1,82 @@
+"""The documentation site: pages have a place, tables are drawn, nothing comes from elsewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+def test_every_page_stands_in_the_navigation_once():
+    named = re.findall(r": ([\w-]+\.md)$", CONFIG, re.MULTILINE)
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert len(named) == len(set(named))
+    assert set(named) == pages | {"contributing.md", "changelog.md"}
+
+
+def test_the_readme_is_short_and_repeats_the_numbers_of_the_tutorial():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 150
+    rows = re.findall(r"^\| (FP32|W4A4)[^|]*\| [\d.]+ MiB \| ([\d.]+) \| ([\d.]+) \|", readme, re.M)
+    assert len(rows) == 3
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    for _, s, mae in rows:
+        assert f"| {s} / {mae} |" in tutorial
+
+
+def test_arguments_of_docstrings_become_a_list():
+    pytest.importorskip("griffe")
+    from docs_arguments import listed
+
+    text = "Quantize it.\n\nmodel: a model\n    or more.\nconfig, seed: the rest."
+    assert listed(text) == (
+        "Quantize it.\n\n- `model`: a model\n    or more.\n- `config`, `seed`: the rest."
+    )
+    assert listed("Note that a: b.") == "Note that a: b."
+
+
+def test_links_and_lists_are_turned_and_tables_drawn():
+    pytest.importorskip("mkdocs")
+    import docs_site
+
+    turned = docs_site._prose(
+        "See [rows](../results/README.md#a) and [all](../results/), [how](../CONTRIBUTING.md):\n"
+        "- one\n  - two\n[elsewhere](https://example.org/)",
+        "docs/page.md",
+        "page.md",
+    )
+    assert turned == (
+        "See [rows](files/results/README.md#a) and all, [how](contributing.md):\n\n"
+        "- one\n    - two\n[elsewhere](https://example.org/)"
+    )
+    table = docs_site.drawn("results/camosynth", "bits", "S")
+    assert re.search(r"^\| FP32 \| 32\.00 ", table, re.MULTILINE)
+    places = ("contributing.md", "files/results/README.md", "index.md")
+    assert [docs_site.source_of(place) for place in places] == [
+        "CONTRIBUTING.md",
+        "results/README.md",
+        "docs/index.md",
+    ]
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) >= 28
+    outside = re.compile(
+        r"<(?:script|img|iframe)[^>]+src=\"?https?:|<link[^>]+stylesheet[^>]+https?:"
+    )
+    for page in pages:
+        assert not outside.search(page.read_text(encoding="utf-8")), page
+    tables = (tmp_path / "site" / "results.html").read_text(encoding="utf-8")
+    assert tables.count("<table>") >= 8 and "SmoothQuant" in tables
