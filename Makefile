@@ -14,10 +14,10 @@ SANITIZER := LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 
 # What ruff and clang-format look after.
 PYTHON_CODE := src tests benchmarks examples scripts
-CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc tests/engine/cpu,\
-	$(wildcard $(folder)/*.cpp $(folder)/*.h)) benchmarks/amx_visible.c
+CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/include tests/engine/cpu \
+	tests/fuzz,$(wildcard $(folder)/*.cpp $(folder)/*.h)) examples/c/mask.c benchmarks/amx_visible.c
 
-.PHONY: demo test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
+.PHONY: fuzz-programs demo test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
 	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
@@ -76,6 +76,12 @@ test-arm: $(VENV)/.test
 # The commands of the README in order, in a fresh environment; NEWCOMER=--demo adds the demo's table.
 test-newcomer:
 	$(PYTHON) scripts/newcomer.py $(NEWCOMER)
+
+# A coverage-guided fuzzer of program files, under AddressSanitizer and UBSan; needs clang with libFuzzer.
+FUZZ_RUNS ?= 1000000
+FUZZ := build/fuzz
+fuzz-programs: $(VENV)/.test
+	$(PY) tests/fuzz/libfuzzer.py --runs $(FUZZ_RUNS) --folder $(FUZZ)
 
 # Also the hooks of .pre-commit-config.yaml, one target each.
 check: check-lint check-format check-types check-cpp native-warnings

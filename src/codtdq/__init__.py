@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; at run time _EXPORTS ha
     from codtdq import models as models
     from codtdq.api import compile as compile
     from codtdq.api import config as config
+    from codtdq.api import export as export
     from codtdq.api import load as load
     from codtdq.api import plan as plan
     from codtdq.api import preset as preset
@@ -61,6 +62,7 @@ _EXPORTS = {
     "quantize_activation": "codtdq.api",
     "config": "codtdq.api",
     "compile": "codtdq.api",
+    "export": "codtdq.api",
     "use_backend": "codtdq.engine",
     "backend_of": "codtdq.engine",
     "list_presets": "codtdq.planning.presets",
@@ -94,7 +96,15 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would take any name fo
             return importlib.import_module(f"codtdq.{name}")
         if name not in _EXPORTS:
             raise AttributeError(f"module 'codtdq' has no attribute {name!r}")
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
+        try:
+            return getattr(importlib.import_module(_EXPORTS[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name == "torch" or str(error.name).startswith("codtdq."):
+                raise ImportError(
+                    f"codtdq.{name} needs the whole package: run pip install codtdq; "
+                    "codtdq-runtime alone has codtdq.runtime"
+                ) from error
+            raise
 
     def __dir__() -> list[str]:
         return sorted(__all__)

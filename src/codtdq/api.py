@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from codtdq.engine import backend_of, use_backend
 from codtdq.engine.program.program import Program
 from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.evaluation.calibration import calibration_batches
+from codtdq.exporting.program import ExportedProgram, export_program
 from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
@@ -154,6 +155,22 @@ def compile(model: nn.Module, *examples: Tensor) -> Program:
         )
     forward = type(model).forward
     return Program(lambda *inputs: forward(model, *inputs), examples)
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    sizes: Sequence[tuple[int, int]] = (),
+    batch: int = 1,
+    input_size: int | None = None,
+) -> ExportedProgram:
+    """Write the mask of a model as a program file, which `codtdq.runtime` runs without torch.
+
+    sizes: (height, width) of inputs; by default the model's own. batch: images that one run may
+        take. input_size: of a model that declares none.
+    """
+    return export_program(model, path, sizes=sizes, batch=batch, input_size=input_size)
 
 
 def verify(

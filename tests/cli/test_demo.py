@@ -64,7 +64,7 @@ def test_it_runs_on_the_engine_and_says_how_fast(demo):
         how, speed = data["execution"][model], data["speed"][model]
         assert how["fp32"] == "float32"
         if native.unavailable_reason() is None:
-            assert how["cod-tdq-guarded"] == f"native int4 ({native.instruction_set()})"
+            assert how["cod-tdq-guarded"] == f"native ({native.instruction_set()})"
             assert how.get("w8a8", how["w4a4"]) == how["cod-tdq-guarded"]  # one product
             assert how["cod-tdq-plus"].startswith(how["cod-tdq-guarded"])
         assert speed["ratio"] == pytest.approx(speed["fp32_ms"] / speed["int4_ms"])

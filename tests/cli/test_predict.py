@@ -202,7 +202,7 @@ def test_predict_and_eval_say_how_they_executed(run, photos, tmp_path):
             assert "executed: simulated in PyTorch (turned off)\n" in run(*verb, *quantized)[1]
         if native.unavailable_reason() is None:
             out = run(*verb, *quantized)[1]
-            assert f"executed: native int4 ({native.instruction_set()}), 2 operators\n" in out
+            assert f"executed: native ({native.instruction_set()}), 2 operators\n" in out
     assert json.loads(run(*predict, *quantized, "--json")[1])["execution"]
 
 
@@ -240,7 +240,7 @@ def test_the_packed_model_of_the_package_is_the_default_and_runs_natively(
     (tmp_path / "vit-cod-w4a4").mkdir()  # somebody's own folder is not taken for the package's
     code, out, err = run("predict", photos / "a.png", "--out", tmp_path / "m.png")
     assert code == 0, err
-    assert f"executed: native int4 ({native.instruction_set()})" in out
+    assert f"executed: native ({native.instruction_set()})" in out
     mask = Image.open(tmp_path / "m.png")
     assert mask.mode == "L" and mask.size == Image.open(photos / "a.png").size
     low, high = mask.getextrema()

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from small_image_files import write_image, write_mask
 
-from codtdq.data.imagefile import header_size, list_image_files, read_image, read_mask
 from codtdq.errors import DataError
+from codtdq.imagefile import header_size, list_image_files, read_image, read_mask
 
 
 def test_image_is_rgb_whatever_the_file_mode(tmp_path: Path):

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from codtdq.data import ImageFolder, to_pixels
-from codtdq.data.imagefile import read_image
 from codtdq.errors import DataError
+from codtdq.imagefile import read_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 GRAY = RGB[..., 0]

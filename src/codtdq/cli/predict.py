@@ -165,8 +165,8 @@ def _from_stdin() -> NDArray[np.uint8]:
     from PIL import Image
 
     from codtdq.data import to_pixels
-    from codtdq.data.imagefile import PIL_ERRORS
     from codtdq.errors import DataError
+    from codtdq.imagefile import PIL_ERRORS
 
     try:
         return to_pixels(Image.open(io.BytesIO(sys.stdin.buffer.read())))

@@ -47,6 +47,7 @@ COMMANDS = (
     Command("quantize", f"{_CLI}.quantize", "quantize a model and write the packed checkpoint"),
     Command("eval", f"{_CLI}.evaluate", "score a model on a data set"),
     Command("predict", f"{_CLI}.predict", "write the mask of each image"),
+    Command("export", f"{_CLI}.export", "write a network for machines without torch"),
     Command("verify", f"{_CLI}.verify", "check a quantized checkpoint without running it"),
     Command("score", f"{_LAB}.score", "score maps of any network against masks"),
     Command("select", f"{_LAB}.select", "choose group size, tau and zero ratio without labels"),

@@ -14,9 +14,9 @@ from codtdq.data.export import export_synth
 from codtdq.data.folder import ImageMaskFolder
 from codtdq.data.images import ImageFolder, ImageList
 from codtdq.data.pairs import PairList
-from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.sample import Sample
 from codtdq.data.splits import SPLITS, TEST_SPLITS
+from codtdq.pixels import ImageLike, to_pixels
 
 __all__ = [
     "BENCHMARKS",

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from codtdq.data.dataset import check_limit, checked_index
-from codtdq.data.imagefile import IMAGE_SUFFIXES, list_image_files, read_image, read_mask
 from codtdq.data.pairing import describe_problems, pair_files
 from codtdq.data.sample import Sample
 from codtdq.errors import DataError
+from codtdq.imagefile import IMAGE_SUFFIXES, list_image_files, read_image, read_mask
 
 # Folder names in use, images and masks, most specific first: SINet and most of COD; COD10K as
 # released; BiRefNet and DIS; other segmentation data.

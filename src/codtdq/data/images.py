@@ -9,10 +9,10 @@ from pathlib import Path
 
 from codtdq.data.dataset import check_limit, checked_index
 from codtdq.data.folder import LAYOUTS, child_folders
-from codtdq.data.imagefile import IMAGE_SUFFIXES, is_image_file, list_image_files, read_upright
-from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.sample import Sample
 from codtdq.errors import DataError
+from codtdq.imagefile import IMAGE_SUFFIXES, is_image_file, list_image_files, read_upright
+from codtdq.pixels import ImageLike, to_pixels
 
 ACCEPTED = f"accepted: {' '.join(IMAGE_SUFFIXES)}"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from codtdq.data.benchmarks import TEST_FOLDERS
 from codtdq.data.folder import LAYOUTS, child_folders, find_layout
-from codtdq.data.imagefile import list_image_files
 from codtdq.errors import DataError
+from codtdq.imagefile import list_image_files
 
 _MASKS = tuple(dict.fromkeys(masks.lower() for _, masks in LAYOUTS))
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codtdq.data.imagefile import header_size
 from codtdq.errors import DataError
+from codtdq.imagefile import header_size
 
 _SHOWN = 5  # names listed per problem; the count says how many there are
 

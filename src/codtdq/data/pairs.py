@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codtdq.data.dataset import check_limit, checked_index
-from codtdq.data.imagefile import read_image, read_mask
-from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.sample import Sample
 from codtdq.errors import DataError
+from codtdq.imagefile import read_image, read_mask
+from codtdq.pixels import ImageLike, to_pixels
 
 
 class PairList:

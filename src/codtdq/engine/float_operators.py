@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from codtdq.declarations import declaration_of
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.deform import deform_conv
+from codtdq.engine.cpu.products import float_panels
 from codtdq.engine.program.traced import Traced
 
 
@@ -49,6 +50,7 @@ class DeformExecutor:
         weight = module.weight.detach().float()  # [O, C, 3, 3]
         self._weight = weight.flatten(2).permute(2, 1, 0).flatten(0, 1).contiguous()  # [9 C, O]
         self._bias = module.bias.detach().float()
+        self._panels: dict[str | None, Tensor] = {}  # by instruction set
 
     def __call__(self, x: Tensor, offsets: Tensor) -> Tensor | None:
         """The module's result, or None where torch has to compute it."""
@@ -65,7 +67,10 @@ class DeformExecutor:
             return found
         if torch._C._get_tracing_state():
             return None
-        return deform_conv(x, offsets, self._weight, self._bias)
+        used = library.instruction_set()
+        if used not in self._panels:
+            self._panels = {used: float_panels(self._weight)}
+        return deform_conv(x, offsets, self._weight, self._bias, self._panels[used])
 
     def __deepcopy__(self, memo: object) -> DeformExecutor:
         return self  # of constants only

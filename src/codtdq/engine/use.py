@@ -47,7 +47,7 @@ class BackendRecord:
     def execution(self) -> str:
         """How most operators are computed, in a few words."""
         mostly = len(self.native) >= len(self.fallbacks)
-        return f"native int4 ({self.instruction_set})" if self.native and mostly else "simulated"
+        return f"native ({self.instruction_set})" if self.native and mostly else "simulated"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""

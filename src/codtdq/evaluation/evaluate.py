@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from codtdq.data.dataset import Dataset
 from codtdq.data.datasets import open_dataset
 from codtdq.data.pairs import PairList
-from codtdq.data.pixels import ImageLike
 from codtdq.data.sample import Sample
 from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError, DataError
@@ -35,6 +34,7 @@ from codtdq.evaluation.provenance import provenance
 from codtdq.io import write_json
 from codtdq.metrics import MetricSuite
 from codtdq.models.registry import ModelInfo
+from codtdq.pixels import ImageLike
 from codtdq.progress import Progress
 
 SHOWN = ("S", "wF", "E_mean", "F_max", "MAE")  # where there is room for a few scores

@@ -17,12 +17,12 @@ from PIL.PngImagePlugin import PngInfo
 from torch import nn
 
 from codtdq.data.dataset import Dataset
-from codtdq.data.imagefile import PIL_ERRORS
 from codtdq.errors import ConfigError, DataError
 from codtdq.evaluation.masks import check_threshold
 from codtdq.evaluation.pictures import cutout_of, overlay_of
 from codtdq.evaluation.predict import info_of, predict
 from codtdq.evaluation.provenance import model_hash
+from codtdq.imagefile import PIL_ERRORS
 from codtdq.io import write_bytes
 from codtdq.progress import Progress
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from codtdq.data.dataset import Dataset
 from codtdq.data.images import ImageFolder, ImageList
-from codtdq.data.pixels import ImageLike, to_pixels
 from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError
 from codtdq.evaluation.masks import Mask, Masks, to_mask
 from codtdq.models.registry import ModelInfo, first_output
+from codtdq.pixels import ImageLike, to_pixels
 
 
 def info_of(model: nn.Module, input_size: int | None = None) -> ModelInfo:

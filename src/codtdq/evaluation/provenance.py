@@ -48,7 +48,7 @@ def execution_of(model: nn.Module) -> str:
         reason = "" if record is None else f" ({record.reason})"
         return f"simulated in PyTorch{reason}"
     native, simulated = len(record.native), len(record.fallbacks)
-    text = f"native int4 ({record.instruction_set}), {native} operators"
+    text = f"native ({record.instruction_set}), {native} operators"
     if not simulated:
         return text
     (reason, count), *others = Counter(record.fallbacks.values()).most_common()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -45,6 +46,36 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the process at once, inside of a call that does not come back.
+
+    Python runs no handler while native code waits, whoever set it; what the C library sees of a
+    signal is written to a pipe all the same, and a thread reads that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    watcher = threading.Thread(target=_end_at_signal, args=(reader,), daemon=True)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        watcher.join()
+
+
+def _end_at_signal(reader: int) -> None:
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while number := pipe.read(1):
+            if number[0] in (signal.SIGTERM, signal.SIGINT):
+                os._exit(128 + number[0])
 
 
 @contextmanager

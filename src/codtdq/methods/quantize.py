@@ -35,7 +35,7 @@ from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
 from codtdq.planning.planner import make_plan
 
-BUDGETS = ("fast", "paper")
+BUDGETS = ("fast", "paper", "least")
 
 
 def quantize_model(
@@ -51,7 +51,8 @@ def quantize_model(
     """Quantize a model as its config says; returns a new model in eval mode, simulated.
 
     calibration: batches of images, iterated several times; masks are never seen.
-    budget: "fast" or "paper": optimisation steps of methods that reconstruct.
+    budget: "fast" or "paper": optimisation steps of methods that reconstruct. "least" takes one
+        step per block: times and sizes of the result are right, its values are not.
     state_dir: where a method keeps finished parts, to go on after a stop.
     inplace: change `model` itself, which saves a copy; for methods that fold, an error.
     """

@@ -53,8 +53,8 @@ class Projection:
 
     radius: Tensor  # float32, at least 1e-8; NaN where the group holds a NaN or an infinity
     step: Tensor  # float32
-    active: Tensor  # uint8, values of Active
-    infeasible: Tensor  # uint8, bits INFEASIBLE_C1 and INFEASIBLE_C2
+    active: Tensor  # uint8, values of Active; 0 without a radius
+    infeasible: Tensor  # uint8, bits INFEASIBLE_C1 and INFEASIBLE_C2; 0 without a radius
 
 
 def rank_of(share: float, count: Tensor | int) -> Tensor | int:
@@ -72,7 +72,8 @@ def kth_smallest(values: Tensor, rank: Tensor | int) -> Tensor:
 
     numpy orders short rows an order of magnitude faster than torch does on a CPU.
     """
-    if values.device.type == "cpu" and values.shape[-1] <= SHORT_ROW:
+    short = values.device.type == "cpu" and values.shape[-1] <= SHORT_ROW
+    if short and not torch.compiler.is_compiling():
         ordered = torch.from_numpy(np.sort(values.detach().numpy(), axis=-1))
     elif isinstance(rank, int):
         return torch.kthvalue(values, rank, dim=-1).values
@@ -121,8 +122,9 @@ def project(groups: Groups, spec: ActivationSpec) -> Projection:
         radius, active, infeasible = _project_defined(groups, base, spec)
         if spec.projection == "guarded":
             radius, active = _guard(groups, base, radius, active, spec.bits)
-    radius = radius.clamp(min=EPS)
-    radius = radius.masked_fill(~all_finite(groups), math.nan)
+    lost = ~all_finite(groups)  # no radius, and nothing that set it
+    radius = radius.clamp(min=EPS).masked_fill(lost, math.nan)
+    active, infeasible = active.masked_fill(lost, 0), infeasible.masked_fill(lost, 0)
     return Projection(radius, step_of(radius, spec.bits), active, infeasible)
 
 
@@ -188,6 +190,9 @@ def _zero_bin_bound(
     needed = (below >= rank) | (limit < floor)
     needed &= evidence > 0
     result = torch.full_like(limit, math.inf)
+    if torch.compiler.is_compiling():  # no course of a graph depends on values
+        rows = bounds.masked_fill(~nonzero, math.inf)
+        return torch.where(needed, kth_smallest(rows, rank), result)
     if not needed.is_meta and bool(needed.any()):  # a survey of kernels asks for shapes only
         rows = bounds[needed].masked_fill(~nonzero[needed], math.inf)
         ranks = rank[needed]  # type: ignore[index]
@@ -204,10 +209,12 @@ def _guard(
     Ties go to the bound: it is kept wherever it costs nothing.
     """
     tighter = bounded < base
-    if not bool(tighter.any()):
+    compiled = torch.compiler.is_compiling()  # a graph computes all groups and keeps these
+    if not compiled and not bool(tighter.any()):
         return bounded, active
-    x = groups.values[tighter]  # padding is zero and reproduced exactly: it adds no error
-    low, high = bounded[tighter], base[tighter]
+    some = ... if compiled else tighter
+    x = groups.values[some]  # padding is zero and reproduced exactly: it adds no error
+    low, high = bounded[some], base[some]
     best, least = low, torch.full_like(low, math.inf, dtype=torch.float64)
     for fraction in GUARD_FRACTIONS:
         radius = low if fraction == 1 else high if fraction == 0 else high + fraction * (low - high)
@@ -218,7 +225,9 @@ def _guard(
         better = total < least
         best = torch.where(better, radius, best)
         least = torch.where(better, total, least)
+    guarded = torch.where(best > low.clamp(min=EPS), int(Active.GUARDED), active[some])
+    if compiled:
+        return torch.where(tighter, best, bounded), torch.where(tighter, guarded, active)
     radius, active = bounded.clone(), active.clone()
-    radius[tighter] = best
-    active[tighter] = torch.where(best > low.clamp(min=EPS), int(Active.GUARDED), active[tighter])
+    radius[tighter], active[tighter] = best, guarded
     return radius, active

@@ -43,8 +43,12 @@ struct Quantized {
     x_hat.assign((size_t)(rows * channels), 77);
   }
   cod_quantized view() {
-    return {codes.data(),      stride,       step.data(), radius.data(), active.data(),
-            infeasible.data(), x_hat.data(), sums.data()};
+    return {codes.data(),          stride,
+            step.data(),           radius.data(),
+            active.data(),         infeasible.data(),
+            x_hat.data(),          sums.data(),
+            (int64_t)codes.size(), (int64_t)step.size(),
+            (int64_t)x_hat.size()};
   }
 };
 
@@ -83,7 +87,8 @@ std::vector<Setting> settings(int group, int bits) {
 Quantized quantize(const std::vector<float> &x, int64_t rows, int64_t channels,
                    const cod_quant_spec &spec, bool transposed, int threads) {
   Quantized out(rows, channels, spec.group);
-  const cod_rows in{x.data(), rows, channels, transposed ? 1 : channels, transposed ? rows : 1};
+  const cod_rows in{
+      x.data(), rows, channels, transposed ? 1 : channels, transposed ? rows : 1, rows * channels};
   const cod_quantized view = out.view();
   if (cod_quantize_groups(&in, &spec, &view, threads) != COD_OK) out.sums[0] = -12345;
   return out;
@@ -281,8 +286,10 @@ void check_absmax(const std::string &set) {
           float &w = want[each ? i % channels : 0];
           w = std::isfinite(x[i]) && w == w ? std::max(w, std::fabs(x[i])) : kNan;
         }
-        const cod_rows in{&x[first * channels], rows - first, channels, channels, 1};
-        if (cod_absmax(&in, each, got.data(), threads) != COD_OK) trouble = "refused";
+        const cod_rows in{&x[first * channels],     rows - first, channels, channels, 1,
+                          (rows - first) * channels};
+        if (cod_absmax(&in, each, got.data(), (int64_t)got.size(), threads) != COD_OK)
+          trouble = "refused";
         for (size_t i = 0; i < want.size(); i++)
           if (!same(got[i], want[i]))
             trouble = text("[", i, "] is ", got[i], ", expected ", want[i]);

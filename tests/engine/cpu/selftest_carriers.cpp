@@ -31,7 +31,15 @@ struct Carried {
     multiplier.assign((size_t)count, 77);
   }
   cod_carried view() {
-    return {data.data(), stride, unit.data(), unit_rows, multiplier.data(), unit_stride};
+    return {data.data(),
+            stride,
+            unit.data(),
+            unit_rows,
+            multiplier.data(),
+            unit_stride,
+            (int64_t)data.size(),
+            (int64_t)unit.size(),
+            (int64_t)multiplier.size()};
   }
 };
 
@@ -89,8 +97,9 @@ Carried encoded(const Encoding &e, const std::vector<float> &x, int threads) {
   if (e.turned)
     for (int64_t i = 0; i < e.rows * e.channels; i++)
       other[i % e.channels * e.rows + i / e.channels] = x[i];
-  const cod_rows rows{other.data(), e.rows, e.channels, e.turned ? 1 : e.channels,
-                      e.turned ? e.rows : 1};
+  const cod_rows rows{
+      other.data(),         e.rows, e.channels, e.turned ? 1 : e.channels, e.turned ? e.rows : 1,
+      (int64_t)other.size()};
   const int64_t count = (e.channels + e.group - 1) / e.group;
   if (e.kind >= 7) {
     const bool pixels = e.kind > 7;
@@ -104,7 +113,8 @@ Carried encoded(const Encoding &e, const std::vector<float> &x, int threads) {
       inverse.push_back(1.0f / scale.back()), order.push_back((int32_t)(e.channels - 1 - c));
     }
     cod_carry_spec spec{e.bits, e.group, 3, 1, 0.5f, {}};
-    if (!pixels) spec.transform = {shift.data(), scale.data(), inverse.data(), order.data(), 1};
+    if (!pixels)
+      spec.transform = {shift.data(), scale.data(), inverse.data(), order.data(), 1, e.channels};
     const cod_carried view = out.view();
     if ((pixels ? cod_carry_pixels : cod_carry_tokens)(&rows, &spec, &view, threads))
       out.unit.assign(out.unit.size(), -1.0f);
@@ -212,14 +222,17 @@ std::vector<float> product(const Operator &o, const Bytes &x, const Weights &w, 
   const int64_t taps = (int64_t)o.g.kernel_h * o.g.kernel_w;
   const int64_t rows = o.g.batch * o.g.out_h * o.g.out_w;
   std::vector<float> y((size_t)(rows * o.outputs), 77.0f);
-  const cod_carrier input{x.data.data(), x.stride, x.unit.data(), x.unit_rows};
-  const cod_output output{y.data(), o.outputs, w.bias.data(), COD_ACT_NONE};
+  const cod_carrier input{x.data.data(),         x.stride, x.unit.data(),
+                          x.unit_rows,           0,        (int64_t)x.data.size(),
+                          (int64_t)x.unit.size()};
+  const cod_output output{y.data(),     o.outputs,         w.bias.data(),
+                          COD_ACT_NONE, (int64_t)y.size(), (int64_t)w.bias.size()};
   if (o.depthwise) {
     std::vector<int8_t> turned;  // [taps, channels]
     for (int64_t t = 0; t < taps; t++)
       for (int64_t c = 0; c < o.outputs; c++) turned.push_back(w.codes[c * taps + t]);
-    if (cod_carrier_depthwise(&input, &o.g, o.outputs, turned.data(), w.factor.data(), &output,
-                              threads))
+    if (cod_carrier_depthwise(&input, &o.g, o.outputs, turned.data(), (int64_t)turned.size(),
+                              w.factor.data(), (int64_t)w.factor.size(), &output, threads))
       y.assign(y.size(), -77.0f);
     return y;
   }
@@ -234,9 +247,11 @@ std::vector<float> product(const Operator &o, const Bytes &x, const Weights &w, 
   std::memset(memory, 0, (size_t)packed.packed_bytes);
   std::memset(factor, 0, (size_t)packed.factor_count * 4);
   packed.packed = memory, packed.factor = factor, packed.multiplier = multiplier.data();
-  const bool bad = cod_carrier_weight_pack(w.codes.data(), o.group ? w.multiplier.data() : nullptr,
-                                           w.factor.data(), &packed, threads) ||
-                   cod_carrier_conv(&input, &o.g, &packed, &output, threads);
+  const bool bad =
+      cod_carrier_weight_pack(w.codes.data(), (int64_t)w.codes.size(),
+                              o.group ? w.multiplier.data() : nullptr, (int64_t)w.multiplier.size(),
+                              w.factor.data(), (int64_t)w.factor.size(), &packed, threads) ||
+      cod_carrier_conv(&input, &o.g, &packed, &output, threads);
   if (bad) y.assign(y.size(), -77.0f);
   std::free(memory);
   std::free(factor);

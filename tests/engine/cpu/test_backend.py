@@ -399,7 +399,7 @@ def test_results_tell_who_computed_them():
     assert provenance(model)["backend"]["name"] == "reference"
     use_backend(model)
     facts = provenance(model)
-    assert facts["execution"] == f"native int4 ({native.instruction_set()})"
+    assert facts["execution"] == f"native ({native.instruction_set()})"
     assert facts["backend"]["fallbacks"] == {"mix": "its weight stays float"}
     assert facts["backend"]["native_operators"] == len(quant_operators(model)) - 1
     assert provenance(nn.Linear(2, 2))["execution"] == "fp32"

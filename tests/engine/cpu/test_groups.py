@@ -78,6 +78,28 @@ def test_every_setting_and_every_kind_of_row(instruction_set):
             assert torch.equal(found.infeasible, expected.infeasible)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_flags_of_groups_that_are_not_finite(instruction_set, value):
+    """Equal between engine and reference, for any place and share of such values."""
+    g = torch.Generator().manual_seed(3)
+    for setting in SETTINGS:
+        spec = spec_of(setting)
+        for channels in (2 * spec.group_size, 40, 7):
+            for share in (0.02, 0.5, 1.0):
+                x = difficult(19, channels)
+                x[torch.rand(x.shape, generator=g) < share] = value
+                x[3, 0] = value
+                with native.disabled():
+                    expected = quantize(x, spec)
+                found = quantize(x, spec)
+                lost = expected.radius.isnan()
+                assert torch.equal(found.radius.isnan(), lost) and bool(lost.any())
+                assert torch.equal(found.active, expected.active), (setting, channels, share)
+                assert torch.equal(found.infeasible, expected.infeasible)
+                assert int(found.active[lost].sum()) == int(found.infeasible[lost].sum()) == 0
+                assert torch.equal(found.q, expected.q)
+
+
 def test_many_groups_have_no_mismatch(instruction_set):
     g = torch.Generator().manual_seed(1)
     x = torch.nn.functional.gelu(torch.randn(5000, 192, generator=g) * 2 + 0.3)

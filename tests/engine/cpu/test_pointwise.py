@@ -11,8 +11,8 @@ from engine_cases import SETS, instruction_set, needs_engine
 from torch import nn
 
 import codtdq
+from codtdq import native
 from codtdq.engine import use_backend
-from codtdq.engine.cpu import library
 from small_nets import simulate
 
 pytestmark = needs_engine
@@ -56,7 +56,7 @@ def test_relu_and_what_is_not_finite(name):
         assert found[3:].isnan().all()
 
 
-@pytest.mark.skipif(library.OTHER_FILE in os.environ, reason="a sanitizer brings its own allocator")
+@pytest.mark.skipif(native.OTHER_FILE in os.environ, reason="a sanitizer brings its own allocator")
 def test_keeping_memory():
     """In a process of its own: the setting stays."""
     code = """

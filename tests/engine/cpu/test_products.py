@@ -23,8 +23,8 @@ from torch import nn
 
 from codtdq.engine import cpu as native
 from codtdq.engine import use_backend
-from codtdq.engine.cpu import library
 from codtdq.errors import UnsupportedError
+from codtdq.native import OTHER_FILE, path
 
 pytestmark = needs_engine
 CHANNELS = (1, 3, 4, 31, 32, 33, 40, 64, 100)
@@ -439,5 +439,5 @@ def test_packed_weights_are_small_and_freed_with_the_model():
 
 
 def test_the_library_can_be_another_file(monkeypatch, tmp_path):
-    monkeypatch.setenv(library.OTHER_FILE, str(tmp_path / "other.so"))
-    assert library.path() == tmp_path / "other.so"
+    monkeypatch.setenv(OTHER_FILE, str(tmp_path / "other.so"))
+    assert path() == tmp_path / "other.so"

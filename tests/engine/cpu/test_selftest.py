@@ -19,6 +19,7 @@ FLAGS = (
     "-fno-math-errno",
     "-fvisibility=hidden",
     f"-I{ENGINE}",
+    f"-I{ROOT / 'src' / 'codtdq' / 'runtime' / 'include'}",
 )
 PARTS = (
     "quantize_groups",
@@ -39,8 +40,8 @@ EVEX = ["-mavx512f", "-mavx512vl", "-mavx512vnni"]
 def engine_sources(processor: str) -> dict[Path, list[str]]:
     """Every source of the engine with its own flags, as CMakeLists.txt lists them."""
     listing = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
-    library = re.search(r"add_library\(codtdq_native(.*?)\)\n", listing, re.DOTALL)
-    assert library, "CMakeLists.txt has no add_library(codtdq_native ...)"
+    library = re.search(r"add_library\(codtdq_objects(.*?)\)\n", listing, re.DOTALL)
+    assert library, "CMakeLists.txt has no add_library(codtdq_objects ...)"
     plain = re.findall(r"/(\w+\.cpp)", library.group(1))
     special = {
         name: (file, flags.split())

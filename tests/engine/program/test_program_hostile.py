@@ -114,7 +114,7 @@ def test_a_shape_beyond_its_buffer_is_refused():
 
 def test_tables_out_of_range_are_refused():
     program = Program(Applied(lambda x: torch.roll(x, 1, 0)), (torch.randn(4, 4),))
-    table = next(one for one in program._constants if one.dtype is torch.int32)
+    table = next(one for one in program.constants if one.dtype is torch.int32)
     table[2] = 4
     assert program.arrays.build(library.engine())[0] == 1
     table[2] = -2

@@ -4,6 +4,9 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -146,3 +149,54 @@ def test_an_unreachable_cluster_is_one_line(setting, tmp_path):
             limit=2,
             **setting,
         )
+
+
+@pytest.fixture
+def silent():
+    """A port on which somebody listens and never answers: (host, port) of the loopback address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+def bench(address, tmp_path):
+    command = [sys.executable, "-m", "codtdq", "bench", "accuracy", "--engine", "ray"]
+    command += ["--address", address, "--methods", "fp32,w4a4", "--models", "cfrn-small"]
+    command += ["--dataset", "camosynth/test-easy", "--limit", "40", "--out", str(tmp_path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_cluster_on_the_loopback_address_only_is_one_line(silent, tmp_path, monkeypatch):
+    used = ray.util.get_node_ip_address()
+    if used.startswith("127."):
+        pytest.skip("this machine has no other address")
+    run = bench(f"127.0.0.1:{silent[1]}", tmp_path)
+    _, text = run.communicate(timeout=120)
+    assert run.returncode == 2 and len(text.strip().splitlines()) == 1, text
+    assert f"connects to {used}:{silent[1]}" in text and "--node-ip-address" in text
+
+
+def test_sigterm_ends_a_run_that_waits_for_a_cluster(tmp_path):
+    """Ray waits for a minute and more inside of native code."""
+    used = ray.util.get_node_ip_address()
+    with socket.create_server((used, 0)) as server:
+        run = bench(f"{used}:{server.getsockname()[1]}", tmp_path)
+        server.settimeout(60)
+        kept = [server.accept()[0] for _ in range(2)]  # our look at the port, then Ray's
+        time.sleep(1)
+        run.terminate()
+        assert run.wait(timeout=10) == 128 + signal.SIGTERM
+        for one in kept:
+            one.close()
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_run_on_a_cluster_and_leaves_whole_rows(cluster, tmp_path):
+    made, _, _ = cluster
+    run = bench(made.address, tmp_path)
+    rows = tmp_path / "results.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (rows.exists() and rows.read_text()):
+        time.sleep(0.2)
+    run.terminate()
+    assert run.wait(timeout=30) != 0
+    assert all(json.loads(line)["status"] == "ok" for line in rows.read_text().splitlines())

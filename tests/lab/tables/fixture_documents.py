@@ -5,7 +5,7 @@ import json
 MACHINE = {"cpu": "Imaginary CPU", "cores": 2}
 
 
-def speed_row(candidate, ms, *, batch=4, threads=2, execution="native int4 (avx2)", **more):
+def speed_row(candidate, ms, *, batch=4, threads=2, execution="native (avx2)", **more):
     return {
         "candidate": candidate,
         "batch": batch,

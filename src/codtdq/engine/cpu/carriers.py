@@ -18,7 +18,14 @@ from torch import Tensor
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.carry import Carriers, depth_of
 from codtdq.engine.cpu.interface import CarrierInput, CarrierWeight, Output
-from codtdq.engine.cpu.products import ACTIVATIONS, Window, depthwise_outputs, pointer
+from codtdq.engine.cpu.products import (
+    ACTIVATIONS,
+    Window,
+    depthwise_outputs,
+    extent,
+    length,
+    pointer,
+)
 from codtdq.errors import UnsupportedError
 
 
@@ -73,8 +80,11 @@ class CarrierWeights:
         described.factor = factors.data_ptr()
         code = library.engine().cod_carrier_weight_pack(
             codes.data_ptr(),
+            codes.numel(),
             pointer(multiplier),
+            length(multiplier),
             factor.data_ptr(),
+            factor.numel(),
             byref(described),
             torch.get_num_threads(),
         )
@@ -88,6 +98,21 @@ class CarrierWeights:
         assert used is not None
         shape = (outputs, taps, inputs)
         return cls(packed, table, factors, shape, bits, int(described.group), used)
+
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What `pack` was given: codes int8 [O, T, I], factors [O], multipliers or None."""
+        outputs, taps, inputs = self.shape
+        codes = torch.empty(self.shape, dtype=torch.int8)
+        factor, multiplier = torch.empty(outputs), None
+        if self.multiplier.numel():
+            groups = -(-inputs // (self.group or inputs))
+            multiplier = torch.empty(outputs, taps, groups, dtype=torch.int8)
+        library.check(
+            library.engine().cod_carrier_weight_unpack(
+                byref(self.described), codes.data_ptr(), pointer(multiplier), factor.data_ptr()
+            )
+        )
+        return codes, factor, multiplier
 
     @cached_property
     def described(self) -> CarrierWeight:
@@ -162,14 +187,16 @@ def carrier_depthwise(
     weight, factor = weight.to(torch.int8).contiguous(), factor.float().contiguous()
     channels = weight.shape[1]
     y = torch.empty(window.rows, depthwise_outputs(channels, activation))
-    out = Output(y.data_ptr(), y.stride(0), pointer(bias), ACTIVATIONS[activation])
+    out = _output(y, bias, activation)
     library.check(
         library.engine().cod_carrier_depthwise(
             byref(_input(x, x.data)),
             byref(window.geometry()),
             channels,
             weight.data_ptr(),
+            weight.numel(),
             factor.data_ptr(),
+            factor.numel(),
             byref(out),
             torch.get_num_threads(),
         )
@@ -186,7 +213,7 @@ def _multiply(
     activation: str,
     y: Tensor,
 ) -> None:
-    out = Output(y.data_ptr(), y.stride(0), pointer(bias), ACTIVATIONS[activation])
+    out = _output(y, bias, activation)
     library.check(
         library.engine().cod_carrier_conv(
             byref(_input(x, data)),
@@ -200,7 +227,13 @@ def _multiply(
 
 def _input(x: Carriers, data: Tensor) -> CarrierInput:
     stride = x.unit.shape[1] if x.unit.ndim == 2 else 0
-    return CarrierInput(data.data_ptr(), data.stride(0), x.unit.data_ptr(), x.unit_rows, stride)
+    unit, lengths = x.unit.data_ptr(), (extent(data), x.unit.numel())
+    return CarrierInput(data.data_ptr(), data.stride(0), unit, x.unit_rows, stride, *lengths)
+
+
+def _output(y: Tensor, bias: Tensor | None, activation: str) -> Output:
+    kind = ACTIVATIONS[activation]
+    return Output(y.data_ptr(), y.stride(0), pointer(bias), kind, extent(y), length(bias))
 
 
 def _describe(

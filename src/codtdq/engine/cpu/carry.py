@@ -47,6 +47,7 @@ def carry_spec(how: carry.CarrySpec, transform: RowTransform | None = None) -> C
         how.zero_weight,
         *map(pointer, vectors),
         hadamard,
+        min((vector.numel() for vector in vectors if vector is not None), default=0),
     )
     spec.owner = vectors
     return spec
@@ -72,7 +73,7 @@ def carry_groups(
     out = _room(x, x.shape[1], per_image)._replace(multiplier=found)
     engine, threads = library.engine(), torch.get_num_threads()
     for view, given, done in _views(x, out):
-        given.multiplier = None if found is None else found.data_ptr() + done * count
+        _keep(given, found, done * count)
         if isinstance(spec, QuantSpec):
             code = engine.cod_carry_groups(
                 byref(view), byref(spec), asymmetric, byref(given), threads
@@ -96,7 +97,7 @@ def carry_pixels(
     engine, threads = library.engine(), torch.get_num_threads()
     for view, given, done in _views(x, out):
         at = done // out.unit_rows * count * channels
-        given.multiplier = None if found is None else found.data_ptr() + at
+        _keep(given, found, at)
         library.check(engine.cod_carry_pixels(byref(view), byref(spec), byref(given), threads))
     return out._replace(multiplier=found)
 
@@ -126,7 +127,7 @@ def carry_fixed(
     found = torch.empty(step.numel(), dtype=torch.uint8) if multipliers else None
     engine, threads = library.engine(), torch.get_num_threads()
     for view, given, _ in _views(x, out):
-        given.multiplier = pointer(found)
+        _keep(given, found, 0)
         library.check(
             engine.cod_carry_fixed(
                 byref(view),
@@ -156,16 +157,27 @@ def _views(x: Tensor, out: Carriers) -> Iterator[tuple[Rows, CarriedOutput, int]
     """(rows of x, where their carriers go, first row) of blocks that the engine reads at once."""
     done, stride = 0, out.unit.shape[1] if out.unit.ndim == 2 else 0
     for view in token_views(x):
+        row, unit = done * out.data.shape[1], done // out.unit_rows * max(stride, 1)
         yield (
             view,
             CarriedOutput(
-                out.data.data_ptr() + done * out.data.shape[1],
+                out.data.data_ptr() + row,
                 out.data.shape[1],
-                out.unit.data_ptr() + 4 * (done // out.unit_rows) * max(stride, 1),
+                out.unit.data_ptr() + 4 * unit,
                 out.unit_rows,
                 None,
                 stride,
+                out.data.numel() - row,
+                out.unit.numel() - unit,
+                0,
             ),
             done,
         )
         done += view.rows
+
+
+def _keep(out: CarriedOutput, multipliers: Tensor | None, at: int) -> None:
+    """Where the multipliers go, from the at-th on."""
+    if multipliers is not None:
+        out.multiplier = multipliers.data_ptr() + at
+        out.multiplier_count = multipliers.numel() - at

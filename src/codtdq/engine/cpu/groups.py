@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.arguments import Arguments, check_bounds
 from codtdq.engine.cpu.interface import Quantized, QuantSpec, Rows
+from codtdq.engine.cpu.products import extent
 from codtdq.errors import UnsupportedError
 
 _SCHEMA = (
@@ -59,6 +61,10 @@ def _on_cpu(
     engine = library.load()
     if engine is None:
         raise UnsupportedError(f"no native engine: {library.unavailable_reason()}")
+    given = Arguments("quantize_groups")
+    given.tensor("x", x, torch.float32)
+    given.require(x.ndim >= 1, "x is a number", "[..., C]")
+    check_bounds("quantize_groups", bits, group, percentile, tau, zero_ratio)
     results = _empty(x, group)
     x_hat, radius, step, active, infeasible = results
     if not x.numel():
@@ -88,8 +94,12 @@ def _on_cpu(
             infeasible.data_ptr() + skip * count,
             x_hat.data_ptr() + 4 * skip * channels,
             None,
+            0,
+            radius.numel() - skip * count,
+            x_hat.numel() - skip * channels,
         )
-        view = Rows(x.data_ptr() + 4 * offset, rows, channels, row_stride, x.stride(-1))
+        sizes = (rows, channels, row_stride, x.stride(-1), extent(x) - offset)
+        view = Rows(x.data_ptr() + 4 * offset, *sizes)
         if engine.cod_quantize_groups(byref(view), byref(spec), byref(out), _threads()):
             raise UnsupportedError(
                 f"the native quantizer takes no groups of {group} at {bits} bits"

@@ -8,7 +8,7 @@ from typing import Any
 from codtdq.numerics import carrier, carry
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 # What the C header defines; `library` compares every one of them with the library.
 CONSTANTS = {
@@ -28,6 +28,9 @@ CONSTANTS = {
     "INFEASIBLE_C1": 1,
     "INFEASIBLE_C2": 2,
 }
+
+
+ROW_SIZES = ("rows", "channels", "row_stride", "channel_stride", "count")
 
 
 class QuantSpec(Structure):
@@ -54,10 +57,7 @@ class QuantSpec(Structure):
 class Rows(Structure):
     """cod_rows."""
 
-    _fields_ = [
-        ("data", c_void_p),
-        *[(name, c_int64) for name in ("rows", "channels", "row_stride", "channel_stride")],
-    ]
+    _fields_ = [("data", c_void_p), *[(name, c_int64) for name in ROW_SIZES]]
 
 
 class Quantized(Structure):
@@ -67,6 +67,7 @@ class Quantized(Structure):
         ("codes", c_void_p),
         ("code_stride", c_int64),
         *[(name, c_void_p) for name in ("step", "radius", "active", "infeasible", "x_hat", "sums")],
+        *[(name, c_int64) for name in ("code_bytes", "group_count", "value_count")],
     ]
 
 
@@ -78,6 +79,8 @@ class Output(Structure):
         ("row_stride", c_int64),
         ("bias", c_void_p),
         ("activation", c_int32),
+        ("count", c_int64),
+        ("bias_count", c_int64),
     ]
 
 
@@ -116,6 +119,8 @@ class Deform(Structure):
             "offset_channel",
             "offset_row",
             "offset_column",
+            "map_count",
+            "offset_count",
         )
     ]
 
@@ -127,8 +132,7 @@ class CarrierInput(Structure):
         ("data", c_void_p),
         ("stride", c_int64),
         ("unit", c_void_p),
-        ("unit_rows", c_int64),
-        ("unit_stride", c_int64),
+        *[(name, c_int64) for name in ("unit_rows", "unit_stride", "bytes", "unit_count")],
     ]
 
 
@@ -141,7 +145,7 @@ class CarriedOutput(Structure):
         ("unit", c_void_p),
         ("unit_rows", c_int64),
         ("multiplier", c_void_p),
-        ("unit_stride", c_int64),
+        *[(name, c_int64) for name in ("unit_stride", "bytes", "unit_count", "multiplier_count")],
     ]
 
 
@@ -153,6 +157,7 @@ class CarrySpec(Structure):
         ("zero_weight", c_float),
         *[(name, c_void_p) for name in ("shift", "scale", "inverse", "order")],
         ("hadamard", c_int64),
+        ("count", c_int64),
     ]
 
 
@@ -207,14 +212,15 @@ def declare(library: Any) -> None:
         POINTER(Quantized),
         c_int32,
     ]
-    library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int32]
-    library.cod_deform_rows.argtypes = [
+    library.cod_absmax.argtypes = [POINTER(Rows), c_int32, c_void_p, c_int64, c_int32]
+    library.cod_deform_conv.argtypes = [
         c_void_p,
         c_void_p,
         POINTER(Deform),
-        c_int64,
-        c_int64,
         c_void_p,
+        c_int64,
+        c_int64,
+        POINTER(Output),
         c_int32,
     ]
     _declare_carriers(library)
@@ -256,11 +262,15 @@ def _declare_carriers(library: Any) -> None:
         POINTER(CarrierWeight),
     ]
     library.cod_carrier_weight_pack.argtypes = [
-        c_void_p,
-        c_void_p,
-        c_void_p,
+        *[c_void_p, c_int64] * 3,
         POINTER(CarrierWeight),
         c_int32,
+    ]
+    library.cod_carrier_weight_unpack.argtypes = [
+        POINTER(CarrierWeight),
+        c_void_p,
+        c_void_p,
+        c_void_p,
     ]
     library.cod_carrier_conv.argtypes = [
         POINTER(CarrierInput),
@@ -273,8 +283,7 @@ def _declare_carriers(library: Any) -> None:
         POINTER(CarrierInput),
         POINTER(Geometry),
         c_int64,
-        c_void_p,
-        c_void_p,
+        *[c_void_p, c_int64] * 2,
         POINTER(Output),
         c_int32,
     ]

@@ -11,12 +11,9 @@ from typing import Any
 from codtdq.engine.cpu.interface import ABI_VERSION, CONSTANTS, STRUCTURES, declare
 from codtdq.engine.cpu.program_interface import STRUCTURES as PROGRAM_STRUCTURES
 from codtdq.engine.cpu.program_interface import declare as declare_programs
-from codtdq.errors import ConfigError, UnsupportedError
+from codtdq.errors import UnsupportedError
+from codtdq.native import SWITCH, open_library, path, select_wanted
 from codtdq.numerics import acceleration
-
-FILE = "libcodtdq_native.so"
-SWITCH = "CODTDQ_NATIVE"  # "0" turns the engine off; an instruction set's name selects it
-OTHER_FILE = "CODTDQ_NATIVE_LIBRARY"  # a library to load instead of the installed one
 
 _library: Any = None
 _reason: str | None = None
@@ -108,46 +105,17 @@ def keep_memory(limit: int = 1 << 30) -> bool:
 disabled = acceleration.plain  # run the plain torch path inside
 
 
-def path() -> Path:
-    """Where the library belongs, or the file that the environment names instead."""
-    import codtdq
-
-    other = os.environ.get(OTHER_FILE)
-    if other:
-        return Path(other)
-    places = [Path(folder) / "engine" / "cpu" / "lib" / FILE for folder in codtdq.__path__]
-    return next((place for place in places if place.is_file()), places[-1])
-
-
 def _open() -> Any:
-    wish = os.environ.get(SWITCH, "")
-    if wish == "0":
+    if os.environ.get(SWITCH) == "0":
         raise UnsupportedError(f"turned off by {SWITCH}=0")
-    file = path()
-    if not file.is_file() and os.environ.get(OTHER_FILE):
-        raise UnsupportedError(f"{OTHER_FILE}={file}: no such file")
-    if not file.is_file():
-        raise UnsupportedError(
-            "the library was not built when codtdq was installed (no C++ compiler was found); "
-            "install g++ and reinstall codtdq"
-        )
-    try:
-        library = ctypes.CDLL(str(file))
-    except OSError as error:
-        raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
+    file, library = path(), open_library()
     try:
         declare(library)
         declare_programs(library)
     except AttributeError as error:
         raise UnsupportedError(f"{file} is another version: {error}; reinstall codtdq") from error
     _check(library, file)
-    if wish and library.cod_select(wish.encode()):
-        names = library.cod_available().decode().replace(" ", ", ")
-        why = library.cod_refusal(wish.encode()).decode()
-        raise ConfigError(  # asked for by name: nothing else may take its place
-            f"{SWITCH}={wish}: no such instruction set here; available: {names}, or 0 to turn the "
-            f"engine off ({wish}: {why})"
-        )
+    select_wanted(library)
     return library
 
 

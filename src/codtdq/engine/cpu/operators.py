@@ -1,17 +1,19 @@
 """The engine's functions as torch operators, with shapes for tensors that have no values.
 
-`torch.ops.codtdq.*` is what a compiled or exported model calls; eager code calls the functions of
-`carry` and `carriers` directly and saves the dispatch.
+`torch.ops.codtdq.*` is what a compiled or exported model calls, and their arguments are checked
+(`arguments`); eager code calls the functions of `carry` and `carriers` directly.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from codtdq.engine.cpu import carriers, carry, deform, library, products
+from codtdq.engine.cpu import arguments, carriers, carry, deform, library, products
+from codtdq.engine.cpu.arguments import Arguments
 from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.interface import QuantSpec
 from codtdq.engine.cpu.products import Window
@@ -68,7 +70,10 @@ def quant_spec(
 
 def carry_groups(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
     """(data, units) of token groups; settings as in `quant_spec`, then per_image."""
-    found = carry.carry_groups(x, quant_spec(*settings[:-1]), per_image=settings[-1])
+    bits, group, _, _, *bounds, per_image = settings
+    Arguments("carry_groups").input(x)
+    arguments.check_bounds("carry_groups", bits, group, *bounds)
+    found = carry.carry_groups(x, quant_spec(*settings[:-1]), per_image=per_image)
     return found.data, found.unit
 
 
@@ -86,6 +91,8 @@ def carry_tokens(
     per_image: bool,
 ) -> tuple[Tensor, Tensor]:
     """(data, units) of token groups whose multipliers are tried, behind a transform."""
+    given = arguments.check_search("carry_tokens", bits, group, trials, asymmetric, zero_weight)
+    arguments.check_transform(given, given.input(x), shift, scale, order)
     how = CarrySpec(bits, "group", "token", group, asymmetric, trials, zero_weight)
     spec = carry.carry_spec(how, RowTransform(shift, scale, order, hadamard))
     found = carry.carry_groups(x, spec, per_image=per_image)
@@ -102,6 +109,7 @@ def carry_pixels(
     per_channel: bool,
 ) -> tuple[Tensor, Tensor]:
     """(data, units) of pixel groups."""
+    arguments.check_search("carry_pixels", bits, group, trials, asymmetric, zero_weight).input(x)
     how = CarrySpec(bits, "pixel", "image", group, asymmetric, trials, zero_weight)
     found = carry.carry_pixels(x, carry.carry_spec(how), per_channel=per_channel)
     return found.data, found.unit
@@ -111,12 +119,16 @@ def carry_fixed(
     x: Tensor, bits: int, step: Tensor, zero: Tensor | None, per_image: bool, per_channel: bool
 ) -> tuple[Tensor, Tensor]:
     """(data, units) under given steps."""
+    arguments.check_steps(x, bits, step, zero, per_channel)
     found = carry.carry_fixed(x, bits, step, zero, per_image=per_image, per_channel=per_channel)
     return found.data, found.unit
 
 
 def largest_magnitude(x: Tensor, per_channel: bool) -> Tensor:
     """Largest |x|, [1] or [C]."""
+    given = Arguments("largest_magnitude")
+    given.input(x)
+    given.require(x.numel() > 0, "x has no values", "one or more")
     return products.largest_magnitude(x, per_channel=per_channel).clone()
 
 
@@ -139,6 +151,22 @@ def carrier_product(
     activation: str,
 ) -> Tensor:
     """Output rows of a dense product."""
+    given = Arguments("carrier_product")
+    given.require(len(shape) == 3, f"shape is {list(shape)}", "outputs, taps, inputs")
+    for value in shape:
+        given.whole("shape", value, 1, arguments.LARGEST_SIDE)
+    arguments.check_window(given, maps, kernel, stride, padding, dilation)
+    padded = math.prod(kernel) > 1 or any(padding)
+    arguments.check_carriers(
+        given, data, unit, unit_rows, maps, shape[2], own_units=False, image_units=padded
+    )
+    found = f"shape is {list(shape)} for a kernel {list(kernel)}"
+    given.require(shape[1] == math.prod(kernel), found, "as many taps as the kernel has")
+    given.tensor("packed", packed, torch.uint8, [None], dense=True)
+    given.tensor("multiplier", multiplier, torch.int8, [None], dense=True)
+    given.tensor("factor", factor, torch.float32, [None], dense=True)
+    given.whole("group", group, 0, arguments.LARGEST_SIDE)
+    arguments.check_output(given, bias, shape[0], activation, gated=False)
     used = library.instruction_set() or ""
     weights = carriers.CarrierWeights(packed, multiplier, factor, _three(shape), bits, group, used)
     window = _window(maps, kernel, stride, padding, dilation)
@@ -161,9 +189,25 @@ def carrier_depthwise(
     activation: str,
 ) -> Tensor:
     """Output rows of a depthwise convolution."""
+    given = Arguments("carrier_depthwise")
+    arguments.check_window(given, maps, kernel, stride, padding, dilation)
+    given.tensor("taps", taps, torch.int8, [math.prod(kernel), None], dense=True)
+    channels = taps.shape[1]
+    given.require(channels > 0, "taps of no channels", "one or more")
+    arguments.check_carriers(
+        given, data, unit, unit_rows, maps, channels, own_units=True, image_units=True
+    )
+    given.tensor("factor", factor, torch.float32, [channels], dense=True)
+    arguments.check_output(given, bias, channels, activation, gated=channels % 2 == 0)
     window = _window(maps, kernel, stride, padding, dilation)
     x = Carriers(data, unit, unit_rows)
     return carriers.carrier_depthwise(x, taps, factor, window, bias, activation)
+
+
+def deform_conv(x: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Output map of a deformable convolution."""
+    arguments.check_deform(x, offsets, weight, bias)
+    return deform.deform_conv(x, offsets, weight, bias)
 
 
 def _carried_shape(
@@ -259,7 +303,7 @@ for _name, _on_cpu, _on_meta in (
     ("largest_magnitude", largest_magnitude, _magnitude_shape),
     ("carrier_product", carrier_product, _product_shape),
     ("carrier_depthwise", carrier_depthwise, _depthwise_shape),
-    ("deform_conv", deform.deform_conv, _deform_shape),
+    ("deform_conv", deform_conv, _deform_shape),
 ):
     _operators.impl(_name, _on_cpu, "CPU")
     _operators.impl(_name, _on_meta, "Meta")

@@ -55,7 +55,7 @@ def largest_magnitude(x: Tensor, *, per_channel: bool = False) -> Tensor:
     engine, threads = library.engine(), torch.get_num_threads()
     for image, view in enumerate(views):
         place = found.data_ptr() + 4 * image * width
-        library.check(engine.cod_absmax(byref(view), per_channel, place, threads))
+        library.check(engine.cod_absmax(byref(view), per_channel, place, width, threads))
     return found[0] if len(views) == 1 else found.amax(0)
 
 
@@ -68,13 +68,15 @@ def token_views(x: Tensor) -> list[Rows]:
     """Blocks of x in which tokens lie at one distance: the whole tensor, or image by image."""
     channels = x.shape[1]
     if x.ndim == 2:
-        return [Rows(x.data_ptr(), x.shape[0], channels, x.stride(0), x.stride(1))]
+        sizes = (x.shape[0], channels, *x.stride())
+        return [Rows(x.data_ptr(), *sizes, extent(x))]
     positions = x.shape[2:].numel()
     tokens = x.flatten(2)  # a view for contiguous and channels-last maps, else one copy
     batch, _, distance = tokens.stride()
     if x.shape[0] == 1 or batch == positions * distance:
         rows = tokens.shape[0] * positions
-        return [_held(Rows(tokens.data_ptr(), rows, channels, distance, tokens.stride(1)), tokens)]
+        sizes = (rows, channels, distance, tokens.stride(1))
+        return [_held(Rows(tokens.data_ptr(), *sizes, extent(tokens)), tokens)]
     return [
         _held(
             Rows(
@@ -83,6 +85,7 @@ def token_views(x: Tensor) -> list[Rows]:
                 channels,
                 distance,
                 tokens.stride(1),
+                extent(tokens[0]),
             ),
             tokens,
         )
@@ -99,6 +102,27 @@ def _held(rows: Rows, owner: Tensor) -> Rows:
     """Keep the memory behind a view alive as long as the view."""
     rows.owner = owner
     return rows
+
+
+def float_panels(weight: Tensor) -> Tensor:
+    """Float weights [K, N] in panels for the instruction set in use."""
+    engine = library.engine()
+    room = torch.empty(engine.cod_float_packed(*weight.shape))
+    sizes = (extent(weight), *weight.shape, *weight.stride())
+    library.check(engine.cod_float_pack(weight.data_ptr(), *sizes, room.data_ptr(), room.numel()))
+    return room
+
+
+def extent(tensor: Tensor) -> int:
+    """Elements from the first to the last of a view, what lies between included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * gap for size, gap in zip(tensor.shape, tensor.stride()))
+
+
+def length(tensor: Tensor | None) -> int:
+    """Elements of a tensor without gaps; 0 without one."""
+    return 0 if tensor is None else tensor.numel()
 
 
 def pointer(tensor: Tensor | None) -> int | None:

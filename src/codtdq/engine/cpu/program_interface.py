@@ -62,7 +62,8 @@ def declare(library: Any) -> None:
     library.cod_program_kind.restype, library.cod_program_kind.argtypes = c_char_p, [c_int32]
     library.cod_float_packed.restype = c_int64
     library.cod_float_packed.argtypes = [c_int64, c_int64]
-    library.cod_float_pack.argtypes = [c_void_p, *[c_int64] * 4, c_void_p]
+    library.cod_float_pack.argtypes = [c_void_p, *[c_int64] * 5, c_void_p, c_int64]
+    library.cod_float_unpack.argtypes = [c_void_p, c_int64, c_int64, c_void_p]
 
 
 STRUCTURES = {

@@ -11,6 +11,8 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from itertools import chain, repeat
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -121,6 +123,11 @@ class Captured:
         return Captured, (self._model,)
 
 
+_values = methodcaller("values")
+_version, _listener, _backend = map(attrgetter, ("_version", "listener", "backend"))
+_training = itemgetter("training")
+
+
 class _State:
     """What a recording took for granted: modules, tensors and their versions, executors."""
 
@@ -135,26 +142,22 @@ class _State:
         self._operators = list(quant_operators(model).values())
         self._parts = [
             part
-            for module in self._modules
+            for module in (model, *self._inner)
             for part in (module._parameters, module._buffers, module._modules)
         ]
         self._tensors = [*model.parameters(), *model.buffers()]
         self._versioned = [one for one in self._tensors if not one.is_inference()]
+        self._attributes = [vars(module) for module in self._inner]
         self._seen = self._look()
 
-    @property
-    def _modules(self) -> list[nn.Module]:
-        model = self._reference()
-        assert model is not None
-        return [model, *self._inner]
-
-    def _look(self) -> list[Any]:
-        found: list[Any] = [id(one) for part in self._parts for one in part.values()]
-        found.extend(one._version for one in self._versioned)
-        found.extend(one.data_ptr() for one in self._tensors)
-        found.extend(module.training for module in self._modules)
-        found.extend(id(module.__dict__.get("forward")) for module in self._modules)
-        return found
+    def _look(self) -> tuple[list[Any], ...]:
+        # before every run: loops of the interpreter would take as long as a small network
+        return (
+            list(map(id, chain.from_iterable(map(_values, self._parts)))),
+            list(map(_version, self._versioned)),
+            list(map(Tensor.data_ptr, self._tensors)),
+            list(map(id, map(dict.get, self._attributes, repeat("forward")))),
+        )
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
@@ -163,12 +166,13 @@ class _State:
     def watched(self) -> bool:
         """Whether somebody has to see the inside of the model, or it is in training mode."""
         everywhere = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
-        if everywhere or any(self._hooks) or any(module.training for module in self._modules):
+        if everywhere or any(self._hooks):
             return True
-        return any(
-            operator.listener is not None or operator.backend is None
-            for operator in self._operators
-        )
+        model = self._reference()
+        if model is None or model.training or any(map(_training, self._attributes)):
+            return True
+        listened = any(one is not None for one in map(_listener, self._operators))
+        return listened or None in map(_backend, self._operators)
 
     def learns(self) -> bool:
         """Whether a parameter wants a gradient."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from codtdq.engine.cpu.products import extent
 from codtdq.engine.program.layout import Buffer, Place, Space, Type
+
+if TYPE_CHECKING:
+    from codtdq.engine.cpu.carriers import CarrierWeights
 
 _TYPES = {
     torch.float32: Type.F32,
@@ -17,6 +22,25 @@ _TYPES = {
     torch.int32: Type.I32,
     torch.int64: Type.I64,
 }
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Float weights [depth, outputs] in panels of the instruction set in use."""
+
+    depth: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """One of the arrays of a quantized weight in panels."""
+
+    weight: CarrierWeights
+    part: str  # packed, multiplier, factor
+
+
+Form = Panels | WeightPart  # both known to the writer of program files
 
 
 class Pool:
@@ -39,6 +63,7 @@ class Constants:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.tensors: list[Tensor] = []
+        self.forms: dict[int, Form] = {}  # of those that are packed for an instruction set
         self._buffers: dict[tuple[int, int], Buffer] = {}
 
     def place(self, x: Tensor | float | int | bool) -> Place:
@@ -59,12 +84,32 @@ class Constants:
         x = x.detach()
         if x.device.type != "cpu" or x.dtype not in _TYPES or any(s < 0 for s in x.stride()):
             raise TypeError(f"a constant of {x.dtype} on {x.device}")
-        key = (x.data_ptr(), _extent(x))
+        key = (x.data_ptr(), extent_bytes(x))
         if key not in self._buffers:
-            self._buffers[key] = Buffer(_extent(x), Space.CONSTANT, len(self.tensors))
+            self._buffers[key] = Buffer(extent_bytes(x), Space.CONSTANT, len(self.tensors))
             self.tensors.append(x)
         strides = tuple(0 if n == 1 else s for n, s in zip(x.shape, x.stride()))
         return Place(self._buffers[key], tuple(x.shape), strides, type=_TYPES[x.dtype])
+
+    def panels(self, x: Tensor, depth: int, outputs: int) -> Place:
+        """Where packed float weights lie."""
+        return self._packed(x, Panels(depth, outputs))
+
+    def weight(self, weight: CarrierWeights) -> tuple[Place, Place | None, Place]:
+        """Where the packed codes, the multipliers if there are any, and the factors lie."""
+        multiplied = weight.multiplier.numel() > 0
+        return (
+            self._packed(weight.packed, WeightPart(weight, "packed")),
+            self._packed(weight.multiplier, WeightPart(weight, "multiplier"))
+            if multiplied
+            else None,
+            self._packed(weight.factor, WeightPart(weight, "factor")),
+        )
+
+    def _packed(self, x: Tensor, form: Form) -> Place:
+        place = self.raw(x)
+        self.forms[place.buffer.number] = form
+        return place
 
     def made(self, key: Hashable, sources: tuple[Tensor, ...], make: Callable[[], Tensor]) -> Place:
         """Where a tensor lies that is made of others, once for all programs."""
@@ -75,6 +120,6 @@ def _identity(x: Tensor) -> tuple[Any, ...]:
     return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
 
 
-def _extent(x: Tensor) -> int:
+def extent_bytes(x: Tensor) -> int:
     """Bytes from the first to the last element."""
-    return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()
+    return extent(x) * x.element_size()

@@ -18,7 +18,7 @@ from codtdq.engine.program import (
     rules_quantized,
     rules_views,
 )
-from codtdq.engine.program.constants import Constants, Pool
+from codtdq.engine.program.constants import Constants, Pool, extent_bytes
 from codtdq.engine.program.encoding import Arrays
 from codtdq.engine.program.lowering import Instruction, Lowering
 from codtdq.engine.program.memory import plan
@@ -49,11 +49,21 @@ class Program:
         self._leaves: list[Any] = []
         self._results: list[tuple[int, ...]] = []
         self.passes = improve(low, self._place_outputs(low), passes)
-        self._constants = low.constants.tensors
+        self.constants, self.forms = low.constants.tensors, low.constants.forms
         self.arena_bytes = plan(low.instructions)
         self.kinds = [one.kind for one in low.instructions]
         self.instruction_set = library.instruction_set()
         self._handle = self._build(low.instructions)
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the inputs."""
+        return list(self._shapes)
+
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the results that depend on them."""
+        return list(self._results)
 
     def _place_outputs(self, low: Lowering) -> list[tuple[int, Any]]:
         """Memory of the results: leaves are numbers of results, or what they are at any run."""
@@ -72,7 +82,7 @@ class Program:
 
     def _build(self, instructions: list[Instruction]) -> int:
         engine = library.engine()
-        constants = [(one.data_ptr(), _bytes(one)) for one in self._constants]
+        constants = [(one.data_ptr(), extent_bytes(one)) for one in self.constants]
         given, made = (
             [4 * _count(shape) for shape in group] for group in (self._shapes, self._results)
         )
@@ -177,7 +187,3 @@ def _count(shape: tuple[int, ...]) -> int:
     for n in shape:
         found *= n
     return found
-
-
-def _bytes(x: Tensor) -> int:
-    return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))) * x.element_size()

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codtdq.engine.cpu import library
-from codtdq.engine.cpu.products import Window
+from codtdq.engine.cpu.products import Window, float_panels
 from codtdq.engine.program.layout import Place
 from codtdq.engine.program.lowering import Lowering, argument, constant, floats, rows_of, rule
 from codtdq.engine.program.rules_elementwise import optional
@@ -22,18 +21,11 @@ INT16 = 1  # COD_ATTENTION_INT16
 def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
     """The place of float weights [K, N], which `matrix` makes of a source, in panels."""
 
-    def pack() -> Tensor:
+    def pack() -> tuple[Tensor, int, int]:
         weight = floats(matrix())
-        count = library.engine().cod_float_packed(*weight.shape)
-        room = torch.empty(count)
-        library.check(
-            library.engine().cod_float_pack(
-                weight.data_ptr(), *weight.shape, *weight.stride(), room.data_ptr()
-            )
-        )
-        return room
+        return float_panels(weight), *weight.shape
 
-    return low.constants.made(("packed", key), (source,), pack)
+    return low.constants.panels(*low.constants.pool.get(("packed", key), (source,), pack))
 
 
 def geometry(window: Window) -> list[int]:

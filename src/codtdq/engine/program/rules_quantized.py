@@ -70,18 +70,9 @@ class _Emitter:
     ) -> None:
         low, each = self._low, self._carried[2]
         _, taps, inputs = weights.shape
-        raw = low.constants.raw
         low.emit(
             "carrier_product",
-            [
-                y,
-                data,
-                self._carried[1],
-                raw(weights.packed),
-                raw(weights.multiplier) if weights.multiplier.numel() else None,
-                raw(weights.factor),
-                optional(low, bias),
-            ],
+            [y, data, self._carried[1], *low.constants.weight(weights), optional(low, bias)],
             [
                 *geometry(self._window),
                 *(each, taps, inputs, weights.bits, weights.group, ACTIVATIONS[activation]),

@@ -7,6 +7,7 @@ Rows are written here, by the process that started the run: none is lost and non
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import socket
@@ -24,6 +25,7 @@ from codtdq.lab.bench.prepare import read_facts
 from codtdq.lab.bench.ray_tasks import pack, prepare_task, shard_task, unpack
 from codtdq.lab.bench.settings import RunSettings
 from codtdq.lab.bench.shard import shard_starts
+from codtdq.lab.interrupt import terminable
 from codtdq.lab.text import one_line
 
 RETRIES = 5  # how many nodes a task may lose
@@ -68,7 +70,8 @@ class RayEngine:
         else:
             _check_reachable(self._address)
         try:
-            self._ray.init(address=self._address or "local", **options)
+            with terminable():
+                self._ray.init(address=self._address or "local", **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UnsupportedError(f"no Ray cluster: {one_line(error)}") from error
 
@@ -78,13 +81,39 @@ def _check_reachable(address: str) -> None:
     host, separator, port = address.rpartition(":")
     if "://" in address or not separator or not port.isdigit():
         return  # a client address or "auto": Ray knows what to do with it
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except OSError as error:
+    error = _refusal(host, port)
+    if error is not None:
         raise UnsupportedError(
             f"no Ray cluster at {address} ({error.strerror or error}); start one with `ray start "
             "--head`, or leave --address out"
         ) from error
+    if _is_loopback(host):  # Ray puts the machine's own address in its place
+        from ray.util import get_node_ip_address
+
+        used = get_node_ip_address()
+        error = _refusal(used, port)
+        if error is not None:
+            raise UnsupportedError(
+                f"the Ray cluster at {address} listens on the loopback address only, and Ray "
+                f"connects to {used}:{port} in its place ({error.strerror or error}); start it "
+                f"with `ray start --head --node-ip-address {used} --port {port}`"
+            ) from error
+
+
+def _refusal(host: str, port: str) -> OSError | None:
+    """Why nobody answers there, or None."""
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        return error
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass

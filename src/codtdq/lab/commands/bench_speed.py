@@ -128,6 +128,13 @@ def _register_deployment(kinds: Any) -> None:
         metavar="N",
         help="per peak memory figure (default 3)",
     )
+    parser.add_argument(
+        "--calibration-images",
+        type=positive,
+        default=4,
+        metavar="N",
+        help="for methods that need them; times and sizes do not depend on them (default 4)",
+    )
     add_measuring(parser, seconds=60.0, per="model", one_thread_count=True)
     parser.set_defaults(run=run_deployment)
 
@@ -192,6 +199,7 @@ def run_deployment(args: argparse.Namespace) -> int:
         checkpoints=dict(args.checkpoint),
         untrained=args.untrained,
         imports=args.imports,
+        calibration_images=args.calibration_images,
     )
     shown = [part for result in results for part in tables.deployment_tables(result)]
     finish(args, facts, {"models": results}, shown)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codtdq.data.imagefile import header_size
 from codtdq.data.pairing import describe_problems
 from codtdq.errors import DataError
+from codtdq.imagefile import header_size
 from codtdq.lab.score.sources import Sources, published_part
 
 

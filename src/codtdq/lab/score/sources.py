@@ -15,9 +15,9 @@ from typing import Any
 
 from codtdq.data.benchmarks import benchmark_named
 from codtdq.data.folder import child_folders
-from codtdq.data.imagefile import list_image_files
 from codtdq.data.mask_folders import mask_folders
 from codtdq.errors import DataError
+from codtdq.imagefile import list_image_files
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from codtdq.data.imagefile import read_map, read_mask
 from codtdq.errors import DataError
+from codtdq.imagefile import read_map, read_mask
 from codtdq.lab.score.pairing import Task
 from codtdq.metrics.measure import SCORE_NAMES, measure
 

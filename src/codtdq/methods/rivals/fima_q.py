@@ -71,8 +71,8 @@ from codtdq.operators.observing import run_model
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.config import QuantConfig
 
-_RANK = {"fast": 1, "paper": 5}  # where the config leaves it open
-_FISHER_IMAGES = {"fast": 8, "paper": 128}
+_RANK = {"fast": 1, "paper": 5, "least": 1}  # where the config leaves it open
+_FISHER_IMAGES = {"fast": 8, "paper": 128, "least": 1}
 # a loss that starts at 2 outweighs the penalty of a block with few weights, and 100 steps leave
 # little time: with these rounding is decided at the end of "fast" (measured, see the tests)
 _FAST: dict[str, Any] = {"rounding_rate": 0.2, "penalty": 0.1, "beta": (10.0, 2.0)}

@@ -127,8 +127,9 @@ def _install(bench: Workbench, site: Site, inputs: GroupedTransform | None) -> T
 def _tune(bench: Workbench, teacher: torch.nn.Module, operators: list[TunedOperator]) -> None:
     config: PqSamConfig = bench.config
     paper = bench.budget == "paper"
+    few = 1 if bench.budget == "least" else config.fast_steps
     plan = TuningPlan(
-        config.paper_steps if paper else config.fast_steps,
+        config.paper_steps if paper else few,
         config.paper_batch if paper else config.fast_batch,
         config.paper_rate if paper else config.fast_rate,
         bench.seed,

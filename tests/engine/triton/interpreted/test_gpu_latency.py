@@ -68,7 +68,7 @@ def test_the_table_of_the_paper(meter, capsys, tmp_path, shape_sized_blocks):
     assert rows["cod-tdq"]["speedup"] == 3.0 and rows["cod-tdq"]["images_per_second"] == 1000
     assert [row["peak_bytes"] for row in rows.values()] == [10**6, 2 * 10**6, 3 * 10**6]
     assert rows["fp32"]["execution"] == "torch" and rows["fp32"]["weight_bytes"] > 0
-    assert rows["w4a4"]["execution"] == "native int4 (triton, interpreted)"
+    assert rows["w4a4"]["execution"] == "native (triton, interpreted)"
     assert document["coverage"]["cod-tdq"]["of_quantized"] == 1.0
     assert document["coverage"]["cod-tdq"]["fallbacks"] == {}
     assert len(meter.passes) == 2 * 3 and meter.passes[0].shape == (4, 1, 32, 32)

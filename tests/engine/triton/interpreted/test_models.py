@@ -72,7 +72,7 @@ def test_metrics_are_those_of_the_simulation(name, tmp_path, quick):
         scores[backend] = evaluate(model, data, batch_size=IMAGES).metrics
     record = backend_of(model)
     assert record.name == "triton" and not record.fallbacks and record.fused
-    assert record.execution == "native int4 (triton, interpreted)"
+    assert record.execution == "native (triton, interpreted)"
     assert scores["triton"] != scores["reference"]  # it did run
     for metric, value in scores["reference"].items():
         assert abs(scores["triton"][metric] - value) <= TOLERANCE, metric

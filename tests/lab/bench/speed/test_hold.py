@@ -9,6 +9,7 @@ from codtdq.cli import main
 from codtdq.engine.cpu import library
 from codtdq.lab.bench.speed import hold, hold_check
 from codtdq.lab.commands.bench_speed_latency import HOLDS
+from codtdq.native import OTHER_FILE
 
 RICH = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile"]
 
@@ -100,7 +101,7 @@ def test_held_measurement_runs_in_a_fresh_process(engine, tiny_file, capfd, tmp_
     argv += ["--untrained", "--threads", "1", "--seconds", "0", "--methods", "cod-tdq"]
     assert main([*argv, "--hold", "avx2", "--out", str(out)]) == 0
     said = capfd.readouterr().out
-    assert "held to avx2" in said and "native int4 (avx2)" in said
+    assert "held to avx2" in said and "native (avx2)" in said
     document = json.loads(out.read_text())
     assert document["machine"]["native_instruction_set"] == "avx2"
     assert document["machine"]["fp32_switches"][hold.ATEN] == "avx2"
@@ -110,7 +111,7 @@ def test_held_measurement_runs_in_a_fresh_process(engine, tiny_file, capfd, tmp_
 
 
 def test_a_fresh_process_that_fails_says_so_in_one_line(tiny_file, capfd, monkeypatch):
-    monkeypatch.setenv(library.OTHER_FILE, "nowhere.so")
+    monkeypatch.setenv(OTHER_FILE, "nowhere.so")
     argv = ["--import", str(tiny_file), "bench", "latency", "--model", tiny_model.NAME]
     assert main([*argv, "--untrained", "--hold", "avx2"]) == 2
     err = capfd.readouterr().err

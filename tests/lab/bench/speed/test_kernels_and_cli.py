@@ -112,7 +112,7 @@ def test_latency_command_in_all_formats(engine, run, tmp_path):
     out_file = tmp_path / "latency.json"
     code, out, err = run("latency", *TINY, "--methods", "cod-tdq", "--profile", "--out", out_file)
     assert code == 0 and err == ""
-    assert "weights random (untrained)" in out and "native int4" in out
+    assert "weights random (untrained)" in out and "native" in out
     assert "where the time goes" in out and "100.00% (2/2)" in out
     document = json.loads(out_file.read_text())
     assert document["machine"]["cores"] >= 1 and len(document["rows"]) == 2

@@ -202,6 +202,11 @@ struct Attention16 {
   static __attribute__((noinline)) void score(Scored &s, int64_t r, int64_t j) {
     const int64_t depth = s.room.depth;
     const int32_t *q = s.queries + r * depth, *k = s.keys + j * depth;
+    // tables come from far away: asked for before the products
+    for (int t = 0; t < 2; t++)
+      for (int i = 0; i < kRows && s.in.bias[t]; i++)
+        for (int64_t c = 0; c < N * W; c += 16)
+          __builtin_prefetch(s.in.bias[t] + (s.first + r + i) * s.in.bias_stride[t] + j + c);
     Ints d[kRows][N];
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; i++)

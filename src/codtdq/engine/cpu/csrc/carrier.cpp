@@ -7,107 +7,22 @@
 #include <vector>
 
 #include "aligned.h"
+#include "carrier_weight.h"
 #include "geometry.h"
-#include "kernels.h"
 
 namespace {
 
+using cod::is_direct;
 using cod::kernels;
-using cod::Walk;
+using cod::runs_of;
+using cod::usable;
 
-constexpr int64_t kBlockBytes = 192 * 1024;  // carriers of a block of rows: half a second cache
-constexpr int64_t kFewestRows = 48, kMostRows = 384;
+// Carriers of a block of rows and one expanded panel stay in the second cache. Weights are expanded
+// once for a block.
+constexpr int64_t kNear = 768 * 1024, kLeastNear = 192 * 1024;
+constexpr int64_t kFewestRows = 48, kMostRows = 1152;
 
 int64_t whole_lines(int64_t bytes) { return (bytes + 127) / 128 * 128; }
-
-int64_t runs_of(const cod_carrier_weight &w) { return w.depth / w.run; }
-
-// Aligned loads read the panels.
-bool usable(const cod_carrier_weight *w) {
-  return w && w->packed && w->factor && (uintptr_t)w->packed % 64 == 0 &&
-         (uintptr_t)w->factor % 64 == 0 && (w->multiplier || !w->multiplier_bytes) &&
-         w->columns == kernels().carrier_columns;
-}
-
-// Where the code of column j, depth k of a tap lies in a panel of bytes; and its nibble.
-struct Place {
-  int64_t unit, columns, vector;  // vector: bytes whose nibbles lie under those of the next ones
-  int64_t byte(int64_t k, int64_t j) const {
-    return k / unit * columns * unit + j * unit + k % unit;
-  }
-};
-
-class Packer {
- public:
-  Packer(const int8_t *codes, const int8_t *multiplier, const float *factor,
-         const cod_carrier_weight &w)
-      : codes_(codes), multiplier_(multiplier), factor_(factor), w_(w) {
-    const auto &k = kernels();
-    place_ = {k.carrier_unit, w.columns, 2 * (int64_t)k.carrier_pair};
-    groups_ = w.group ? (w.inputs + w.group - 1) / w.group : 1;
-  }
-
-  void panel(int64_t p) const {
-    const auto &k = kernels();
-    const int64_t tap_bytes = w_.panel_bytes / w_.taps, runs = runs_of(w_);
-    for (int64_t t = 0; t < w_.taps; t++) {
-      uint8_t *to = w_.packed + p * w_.panel_bytes + t * tap_bytes;
-      for (int64_t j = 0; j < w_.columns; j++)
-        for (int64_t i = 0; i < w_.depth; i++) {
-          const int code = code_at(p * w_.columns + j, t, i);
-          const int64_t at = place_.byte(i, j);
-          if (w_.bits == 8) {
-            to[at] = (uint8_t)(code + k.carrier_lift);
-            continue;
-          }
-          int nibble = code + COD_WEIGHT_OFFSET;
-          if (k.carrier_mirror && multiplier_at(p * w_.columns + j, t, i) < 0) nibble = 15 - nibble;
-          const int64_t pair = at / place_.vector, inside = at % place_.vector;
-          const int64_t half = place_.vector / 2;
-          to[pair * half + inside % half] |= (uint8_t)(inside < half ? nibble : nibble << 4);
-        }
-      for (int64_t r = 0; r < runs && w_.multiplier_bytes; r++)
-        for (int64_t j = 0; j < w_.columns; j++)
-          w_.multiplier[((p * w_.taps + t) * runs + r) * w_.columns + j] =
-              (int8_t)multiplier_at(p * w_.columns + j, t, r * w_.run);
-    }
-    for (int64_t j = 0; j < w_.columns && p * w_.columns + j < w_.outputs; j++)
-      w_.factor[p * w_.columns + j] = factor_[p * w_.columns + j];
-  }
-
- private:
-  int code_at(int64_t o, int64_t t, int64_t i) const {
-    return o < w_.outputs && i < w_.inputs ? codes_[(o * w_.taps + t) * w_.inputs + i] : 0;
-  }
-  int multiplier_at(int64_t o, int64_t t, int64_t i) const {
-    if (!multiplier_ || o >= w_.outputs || i >= w_.inputs) return 1;
-    return multiplier_[(o * w_.taps + t) * groups_ + (w_.group ? i / w_.group : 0)];
-  }
-
-  const int8_t *codes_, *multiplier_;
-  const float *factor_;
-  const cod_carrier_weight &w_;
-  Place place_;
-  int64_t groups_;
-};
-
-bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_weight &w) {
-  const int low = w.bits == 8 ? -COD_LARGEST_CARRIER : -COD_WEIGHT_OFFSET;
-  const int high = w.bits == 8 ? COD_LARGEST_CARRIER : COD_WEIGHT_OFFSET - 1;
-  for (int64_t i = 0; i < w.outputs * w.taps * w.inputs; i++)
-    if (codes[i] < low || codes[i] > high) return false;
-  const int64_t groups = w.group ? (w.inputs + w.group - 1) / w.group : 1;
-  for (int64_t i = 0; multiplier && i < w.outputs * w.taps * groups; i++)
-    if (!multiplier[i] || multiplier[i] < -COD_LARGEST_MULTIPLIER ||
-        multiplier[i] > COD_LARGEST_MULTIPLIER)
-      return false;
-  return true;
-}
-
-bool is_direct(const cod_geometry &g) {
-  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 &&
-         g.pad_w == 0;
-}
 
 // Sums of the carriers of every input row, which some sets need. Where a row is read once, its
 // block takes them, when it reads the row for the first time.
@@ -135,8 +50,12 @@ class Product {
     rows_ = g.batch * g.out_h * g.out_w;
     direct_ = is_direct(g);
     const int64_t mr = k_.carrier_rows;
-    block_ = std::min(std::max(kBlockBytes / (w.depth * w.taps), kFewestRows), kMostRows);
-    block_ = (block_ + mr - 1) / mr * mr;
+    const int64_t near = std::max(kNear - w.taps * w.depth * w.columns, kLeastNear);
+    // sets that pack rows hold every tap of them
+    const int64_t row_bytes = k_.carrier_pack ? w.depth * w.taps : w.depth;
+    block_ = std::min(std::max(near / row_bytes, kFewestRows), kMostRows);
+    const int64_t count = (rows_ + block_ - 1) / block_;
+    block_ = ((rows_ + count - 1) / count + mr - 1) / mr * mr;  // of about the same size
     zeros_.assign((size_t)w.depth, 0);
     zero_sums_.assign((size_t)std::max<int64_t>(sums.each, 1), 0);
   }
@@ -158,19 +77,21 @@ class Product {
     if (!memory) return false;
     auto *packed_rows = reinterpret_cast<int8_t *>(memory + bytes);
     auto *multipliers = reinterpret_cast<int32_t *>(memory + bytes + rows);
-    Block own((size_t)(tiles * pointers), (size_t)block_, (size_t)w_.taps, (size_t)sums_.each);
+    Block own((size_t)tiles, (size_t)mr, (size_t)w_.taps, (size_t)sums_.each);
     alignas(64) float bias[cod::kMaxLanes];
     if (k_.carrier_begin) k_.carrier_begin();
+    int64_t ready = -1, count = 0;
     for (int64_t item = first; item < last; item++) {
       const int64_t begin = item / cuts * block_, cut = item % cuts;
       const int64_t end = std::min(begin + block_, rows_);
-      const int64_t count = point(begin, end, own);
       cod::CarrierTile tile{};
-      tile.taps = count, tile.depth = w_.depth, tile.run = w_.run, tile.bytes = w_.bits == 8;
+      tile.depth = w_.depth, tile.run = w_.run, tile.bytes = w_.bits == 8;
       tile.stride = y_.row_stride;
-      if (packed)
-        for (int64_t at = 0; begin + at * mr < end; at++)
+      if (ready != begin) {
+        ready = begin, count = point(begin, end, own);
+        for (int64_t at = 0; begin + at * mr < end && packed; at++)
           k_.carrier_pack(&own.x[at * pointers], count, w_.depth, packed_rows + at * packed);
+      }
       for (int64_t p = cut * w_.panels / cuts; p < (cut + 1) * w_.panels / cuts; p++) {
         const int64_t o = p * nr;
         expand(p, count, own, memory, multipliers, tile);
@@ -184,6 +105,7 @@ class Product {
         for (int64_t at = 0; begin + at * mr < end; at++) {
           const int64_t row = begin + at * mr;
           tile.x = &own.x[at * pointers], tile.sums = &own.sums[at * pointers];
+          tile.places = &own.places[at * w_.taps], tile.taps = own.counts[at];
           tile.packed = packed_rows + at * packed;
           tile.unit = &own.unit[at * mr];
           tile.y = y_.data + row * y_.row_stride + o;
@@ -193,8 +115,7 @@ class Product {
               __builtin_prefetch(tile.y + r * tile.stride + j, 1);
           k_.carrier_tile(tile);
           if (y_.activation != COD_ACT_NONE)
-            for (int64_t r = 0; r < tile.rows; r++)
-              k_.activate(tile.y + r * tile.stride, tile.columns, y_.activation);
+            k_.activate(tile.y, tile.rows, tile.stride, tile.columns, y_.activation);
         }
       }
     }
@@ -209,58 +130,143 @@ class Product {
     std::vector<const int32_t *> sums;
     std::vector<float> unit;
     std::vector<int64_t> place, used;
-    std::vector<int32_t> own_sums;  // of rows that are read once
-    Block(size_t pointers, size_t rows, size_t taps, size_t each)
-        : x(pointers), sums(pointers), unit(rows), place(taps), used(taps), own_sums(rows * each) {}
+    std::vector<int32_t> places, counts;  // of each tile: where the weights of its taps lie
+    std::vector<int32_t> own_sums;        // of rows that are read once
+    Block(size_t tiles, size_t mr, size_t taps, size_t each)
+        : x(tiles * mr * taps),
+          sums(tiles * mr * taps),
+          unit(tiles * mr),
+          place(taps),
+          used(taps),
+          places(tiles * taps),
+          counts(tiles),
+          own_sums(tiles * mr * each) {}
   };
+
+  // Where row i of a block begins in lists of [tiles][taps][rows of a tile].
+  int64_t listed(int64_t i) const {
+    return i / k_.carrier_rows * w_.taps * k_.carrier_rows + i % k_.carrier_rows;
+  }
 
   // Points to the rows [begin, end); returns how many taps are used. Taps that lie in the padding
   // for all of them (wide dilations on small maps) are left out, the others get places without
   // gaps.
   int64_t point(int64_t begin, int64_t end, Block &own) const {
-    const int64_t mr = k_.carrier_rows, taps = w_.taps;
-    int64_t count = direct_ ? 1 : 0;
-    std::fill(own.place.begin(), own.place.end(), direct_ ? 0 : -1);
-    if (!direct_) {
-      Walk walk(g_, begin);
-      for (int64_t row = begin; row < end && count < taps; row++, walk.next())
-        walk.taps([&](int64_t t, int64_t from) {
-          if (from >= 0 && own.place[t] < 0) own.place[t] = 0, count++;
-        });
-      count = 0;
-      for (int64_t t = 0; t < taps; t++)
+    const int64_t mr = k_.carrier_rows, whole = (end - begin + mr - 1) / mr * mr;
+    int64_t count = 0;
+    if (direct_) {
+      count = 1;
+      for (int64_t i = 0; i < end - begin; i++) point_directly(begin + i, i, own);
+    } else {
+      std::fill(own.place.begin(), own.place.end(), -1);
+      over_lines(begin, end, [&](const Segment &s) {
+        for (int64_t t = 0; t < w_.taps; t++)
+          if (s.inside(t)) own.place[t] = 0;
+      });
+      for (int64_t t = 0; t < w_.taps; t++)
         if (own.place[t] >= 0) own.place[t] = count, own.used[count++] = t;
+      over_lines(begin, end, [&](const Segment &s) { point_line(s, s.row - begin, own); });
     }
-    const auto set = [&](int64_t at, int64_t from) {
-      own.x[at] = from < 0 ? zeros_.data() : x_.data + from * x_.stride;
-      own.sums[at] =
-          from < 0 || sums_.all.empty() ? zero_sums_.data() : &sums_.all[from * sums_.each];
-    };
-    Walk walk(g_, begin);
-    for (int64_t i = 0; i < (end - begin + mr - 1) / mr * mr; i++, walk.next()) {
-      const int64_t at = i / mr * taps * mr + i % mr;
+    for (int64_t i = end - begin; i < whole; i++) {
       own.unit[i] = 0.0f;
-      if (begin + i >= end) {
-        for (int64_t t = 0; t < count; t++) set(at + t * mr, -1);
-      } else if (direct_) {
-        set(at, begin + i);
-        if (sums_.each) {
-          int32_t *sums = &own.own_sums[i * sums_.each];
-          k_.carrier_sums(own.x[at], w_.depth, w_.run, sums);
-          own.sums[at] = sums;
-        }
-        own.unit[i] = x_.unit[(begin + i) / x_.unit_rows];
-      } else {
-        // of one tap, whose padding has no unit of its own: that of its image
-        int64_t source = walk.b * g_.in_h * g_.in_w;
-        walk.taps([&](int64_t t, int64_t from) {
-          if (own.place[t] >= 0) set(at + own.place[t] * mr, from);
-          if (from >= 0) source = from;
-        });
-        own.unit[i] = x_.unit[source / x_.unit_rows];
-      }
+      for (int64_t t = 0; t < count; t++) set(own, listed(i) + t * mr, -1);
     }
+    for (int64_t tile = 0; tile * mr < whole; tile++) keep_taps(tile, count, own);
     return count;
+  }
+
+  void set(Block &own, int64_t at, int64_t from) const {
+    own.x[at] = from < 0 ? zeros_.data() : x_.data + from * x_.stride;
+    own.sums[at] =
+        from < 0 || sums_.all.empty() ? zero_sums_.data() : &sums_.all[from * sums_.each];
+  }
+
+  void point_directly(int64_t row, int64_t i, Block &own) const {
+    const int64_t at = listed(i);
+    set(own, at, row);
+    if (sums_.each) {
+      int32_t *sums = &own.own_sums[i * sums_.each];
+      k_.carrier_sums(own.x[at], w_.depth, w_.run, sums);
+      own.sums[at] = sums;
+    }
+    own.unit[i] = x_.unit[row / x_.unit_rows];
+  }
+
+  // Output rows of one line of a map.
+  struct Segment {
+    const cod_geometry &g;
+    int64_t row, image, oy, ox, n;  // row: the first one
+
+    // Which of the rows read a tap, [first, last), and the input row that the first one reads.
+    struct Reach {
+      int64_t first, last, from;
+    };
+    Reach reach(int64_t tap) const {
+      const int64_t y = oy * g.stride_h - g.pad_h + tap / g.kernel_w * g.dilation_h;
+      const int64_t x = ox * g.stride_w - g.pad_w + tap % g.kernel_w * g.dilation_w;
+      if (y < 0 || y >= g.in_h || x >= g.in_w) return {0, 0, 0};
+      const int64_t first = x < 0 ? (-x + g.stride_w - 1) / g.stride_w : 0;
+      const int64_t last = std::min(n, (g.in_w - x + g.stride_w - 1) / g.stride_w);
+      return {std::min(first, last), last, (image * g.in_h + y) * g.in_w + x + first * g.stride_w};
+    }
+    bool inside(int64_t tap) const {
+      const Reach r = reach(tap);
+      return r.first < r.last;
+    }
+  };
+
+  template <typename F>
+  void over_lines(int64_t begin, int64_t end, const F &visit) const {
+    for (int64_t row = begin; row < end;) {
+      const int64_t ox = row % g_.out_w, line = row / g_.out_w;
+      const int64_t n = std::min(end - row, g_.out_w - ox);
+      visit(Segment{g_, row, line / g_.out_h, line % g_.out_h, ox, n});
+      row += n;
+    }
+  }
+
+  void point_line(const Segment &s, int64_t first, Block &own) const {
+    const int64_t mr = k_.carrier_rows, skip = (w_.taps - 1) * mr;
+    const int64_t from = s.image * g_.in_h * g_.in_w;
+    for (int64_t i = 0; i < s.n; i++) own.unit[first + i] = x_.unit[from / x_.unit_rows];
+    const int64_t step = g_.stride_w * x_.stride, each = sums_.all.empty() ? 0 : sums_.each;
+    for (int64_t t = 0; t < w_.taps; t++) {
+      if (own.place[t] < 0) continue;
+      const typename Segment::Reach r = s.reach(t);
+      int64_t at = listed(first) + own.place[t] * mr, left = mr - first % mr;
+      const int8_t *x = x_.data + r.from * x_.stride;
+      const int32_t *sum = each ? &sums_.all[(size_t)(r.from * each)] : zero_sums_.data();
+      for (int64_t i = 0; i < s.n; i++) {
+        const bool inside = i >= r.first && i < r.last;
+        own.x[at] = inside ? x : zeros_.data();
+        own.sums[at] = inside ? sum : zero_sums_.data();
+        if (inside) x += step, sum += g_.stride_w * each;
+        at++;
+        if (--left == 0) at += skip, left = mr;
+      }
+      // of one tap, whose padding has no unit of its own: that of its image
+      for (int64_t i = r.first; i < r.last && w_.taps == 1; i++)
+        own.unit[first + i] = x_.unit[(r.from + (i - r.first) * g_.stride_w) / x_.unit_rows];
+    }
+  }
+
+  // Leaves out the taps that lie in the padding for all rows of a tile. Sets that pack rows take
+  // the weights as they lie.
+  void keep_taps(int64_t tile, int64_t count, Block &own) const {
+    const int64_t mr = k_.carrier_rows;
+    const int8_t **x = &own.x[tile * w_.taps * mr];
+    const int32_t **sums = &own.sums[tile * w_.taps * mr];
+    int32_t kept = 0;
+    for (int64_t t = 0; t < count; t++) {
+      bool read = direct_ || k_.carrier_pack;
+      for (int64_t r = 0; r < mr && !read; r++) read = x[t * mr + r] != zeros_.data();
+      if (!read) continue;
+      if (kept < t)
+        std::copy_n(x + t * mr, mr, x + kept * mr),
+            std::copy_n(sums + t * mr, mr, sums + kept * mr);
+      own.places[tile * w_.taps + kept++] = (int32_t)t;
+    }
+    own.counts[tile] = kept;
   }
 
   void expand(int64_t p, int64_t count, const Block &own, uint8_t *bytes, int32_t *wide,
@@ -302,39 +308,6 @@ class Product {
 
 extern "C" {
 
-int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t bits,
-                                    int32_t group, int32_t multiplied, cod_carrier_weight *w) {
-  if (!w || outputs < 1 || taps < 1 || inputs < 1 || group < 0 || (bits != 4 && bits != 8))
-    return COD_BAD_ARGUMENT;
-  if (group >= inputs) group = 0;
-  if (group % 16 || (multiplied && bits == 8)) return COD_BAD_ARGUMENT;
-  *w = cod_carrier_weight{};
-  const auto &k = kernels();
-  w->outputs = outputs, w->taps = taps, w->inputs = inputs;
-  w->bits = bits, w->group = group, w->columns = k.carrier_columns;
-  w->depth = cod_carrier_depth(inputs);
-  if (w->depth > COD_LONGEST_SUM / taps) return COD_BAD_ARGUMENT;
-  w->run = inputs <= 16 ? (int32_t)w->depth : group % 32 ? 16 : 32;
-  w->panels = (outputs + w->columns - 1) / w->columns;
-  w->panel_bytes = taps * w->depth * w->columns * bits / 8;
-  w->packed_bytes = w->panels * w->panel_bytes;
-  w->multiplier_bytes = multiplied ? w->panels * taps * runs_of(*w) * w->columns : 0;
-  w->factor_count = w->panels * w->columns;
-  return COD_OK;
-}
-
-int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier, const float *factor,
-                                cod_carrier_weight *w, int32_t threads) {
-  if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
-      !codes_fit(codes, multiplier, *w))
-    return COD_BAD_ARGUMENT;
-  const Packer packer(codes, multiplier, factor, *w);
-  cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
-    for (int64_t p = first; p < last; p++) packer.panel(p);
-  });
-  return COD_OK;
-}
-
 int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
                          const cod_carrier_weight *w, const cod_output *y, int32_t threads) {
   if (!x || !usable(w) || !y || !cod::fits(geometry) || x->unit_rows < 1 || x->unit_stride ||
@@ -345,7 +318,10 @@ int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
   const int64_t rows = g.batch * g.out_h * g.out_w;
   if (rows == 0) return COD_OK;
   const bool padded = w->taps > 1 || g.pad_h > 0 || g.pad_w > 0;
-  if (!x->unit || (padded && x->unit_rows != g.in_h * g.in_w)) return COD_BAD_ARGUMENT;
+  const int64_t read = g.batch * g.in_h * g.in_w;
+  if (read == 0 || (padded && x->unit_rows != g.in_h * g.in_w) || (is_direct(g) && rows != read) ||
+      !cod::holds(*x, read, w->depth) || !cod::holds(*y, rows, w->outputs, w->outputs))
+    return COD_BAD_ARGUMENT;
   if (rows * w->taps * w->depth * w->outputs < cod::kWorthSharing) threads = 1;
   const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, is_direct(g), threads);
   const Product product(*x, g, *w, *y, sums);

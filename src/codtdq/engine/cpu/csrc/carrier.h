@@ -102,18 +102,16 @@ struct Carrier {
   static void run(const CarrierTile &in) {
     const int8_t *const *x = in.x;
     const int32_t *const *sums = in.sums;
-    const uint8_t *w = in.w;
-    const int32_t *p = in.multipliers;
-    const int64_t runs = in.depth / in.run;
+    const int64_t tap_bytes = in.depth * kColumns, tap_runs = in.depth / in.run * kColumns;
     Ints d[kRows][V];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; r++)
 #pragma GCC unroll 4
       for (int v = 0; v < V; v++) d[r][v] = Ints{};
     for (int64_t t = 0; t < in.taps; t++, x += kRows, sums += kRows) {
-      Isa::template carrier_dot<BYTES>(x, sums, w, p, in.depth, in.run, d);
-      w += in.depth * kColumns;
-      if (p) p += runs * kColumns;
+      const int32_t *p = in.multipliers ? in.multipliers + in.places[t] * tap_runs : nullptr;
+      Isa::template carrier_dot<BYTES>(x, sums, in.w + in.places[t] * tap_bytes, p, in.depth,
+                                       in.run, d);
     }
     const Leave leave(in);
 #pragma GCC unroll 8

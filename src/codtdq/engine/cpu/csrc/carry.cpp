@@ -15,10 +15,16 @@ constexpr int64_t kMostRows = 32;    // of a block
 constexpr int64_t kVector = 16;      // floats; no instruction set has more
 constexpr int64_t kPiece = 1 << 15;  // values; less is not worth another thread
 
-bool usable(const cod_rows *x, const cod_carried *out) {
-  return x && out && x->rows >= 0 && x->channels >= 1 && (x->data || x->rows == 0) &&
-         ((out->data && out->unit) || x->rows == 0) && out->unit_rows >= 1 &&
-         out->stride >= cod_carrier_depth(x->channels);
+// width: channels of a row of carriers.
+bool usable(const cod_rows *x, const cod_carried *out, int64_t width) {
+  return x && out && cod::holds(*x) && x->channels <= cod::kMostChannels && out->unit_rows >= 1 &&
+         out->stride >= cod_carrier_depth(width) &&
+         cod::holds(*out, x->rows, cod_carrier_depth(width));
+}
+
+// multiplier: as many as there are, where they are asked for.
+bool has_room(const cod_carried &out, int64_t rows, int64_t groups) {
+  return !out.multiplier || cod::fills(out.multiplier_count, rows, groups);
 }
 
 // Entries of a table for n groups or channels, with room for a whole vector more.
@@ -331,8 +337,9 @@ int64_t cod_carrier_depth(int64_t channels) {
 
 int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t asymmetric,
                          const cod_carried *out, int32_t threads) {
-  if (!usable(x, out) || !spec || spec->bits < 2 || spec->bits > (asymmetric ? 7 : 8) ||
-      spec->group < 1 || spec->group > COD_MAX_GROUP)
+  if (!spec || spec->bits < 2 || spec->bits > (asymmetric ? 7 : 8) || !cod::fits(*spec) ||
+      !usable(x, out, x ? x->channels : 1) || out->unit_stride ||
+      !has_room(*out, x->rows, cod::parts(x->channels, spec->group)))
     return COD_BAD_ARGUMENT;
   const bool projected =
       spec->use_percentile || spec->use_tau || spec->use_zero_ratio || spec->guarded;
@@ -346,7 +353,10 @@ int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t 
 
 int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const cod_carried *out,
                          int32_t threads) {
-  if (!usable(x, out) || !cod::fits(spec)) return COD_BAD_ARGUMENT;
+  if (!cod::fits(spec) || !usable(x, out, x ? x->channels : 1) || out->unit_stride ||
+      !cod::holds(spec->transform, x->channels) ||
+      !has_room(*out, x->rows, cod::parts(x->channels, spec->group)))
+    return COD_BAD_ARGUMENT;
   const cod::CarryPlan plan = cod::carry_plan(*spec);
   carry(*x, plan, &spec->transform, *out, threads);
   return COD_OK;
@@ -354,11 +364,12 @@ int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const co
 
 int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, const int32_t *zero,
                         int64_t count, int32_t pre, const cod_carried *out, int32_t threads) {
-  if (!usable(x, out) || !step || bits < 2 || bits > 8 || (count != 1 && count != x->channels))
+  const bool doubled = zero && bits == 8;
+  if (!x || !step || bits < 2 || bits > 8 || !cod::is_pre(pre) ||
+      x->channels > cod::kMostChannels || !usable(x, out, (doubled ? 2 : 1) * x->channels) ||
+      (count != 1 && count != x->channels) || (doubled && count != 1) || !has_room(*out, 1, count))
     return COD_BAD_ARGUMENT;
-  const bool doubled = zero && bits == 8, own = out->unit_stride != 0;
-  if (doubled && (count != 1 || out->stride < cod_carrier_depth(2 * x->channels)))
-    return COD_BAD_ARGUMENT;
+  const bool own = out->unit_stride != 0;
   if (own && (count != x->channels || out->unit_stride < count)) return COD_BAD_ARGUMENT;
   for (int64_t i = 0; i < count; i++)
     if (step[i] < (float)COD_LEAST_STEP || step[i] == INFINITY ||

@@ -112,12 +112,16 @@ class Pixels {
 
 extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spec,
                                     const cod_carried *out, int32_t threads) {
-  if (!x || !out || !cod::fits(spec) || x->rows < 0 || x->channels < 1 || out->unit_rows < 1 ||
-      x->rows % out->unit_rows || out->stride < cod_carrier_depth(x->channels) ||
-      (out->unit_stride && out->unit_stride < x->channels))
+  if (!x || !out || !cod::fits(spec) || !cod::holds(*x) || x->channels > cod::kMostChannels ||
+      out->unit_rows < 1 || x->rows % out->unit_rows ||
+      out->stride < cod_carrier_depth(x->channels) ||
+      (out->unit_stride && out->unit_stride < x->channels) ||
+      !cod::holds(*out, x->rows, cod_carrier_depth(x->channels)))
     return COD_BAD_ARGUMENT;
   if (x->rows == 0) return COD_OK;
-  if (!x->data || !out->data || !out->unit) return COD_BAD_ARGUMENT;
+  const int64_t images = x->rows / out->unit_rows, pieces = cod::parts(out->unit_rows, spec->group);
+  if (out->multiplier && !cod::fills(out->multiplier_count, images, pieces, x->channels))
+    return COD_BAD_ARGUMENT;
   const cod::CarryPlan plan = cod::carry_plan(*spec);
   Pixels work(*x, *spec, plan, *out);
   cod::parallel_for(work.groups(), work.grain(), threads,

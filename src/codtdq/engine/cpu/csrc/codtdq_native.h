@@ -1,5 +1,9 @@
 /* The C interface of the native engine: no torch, no Python, plain pointers and sizes.
  *
+ * Every buffer comes with its length (`count`: elements from the pointer on). A call compares them
+ * with what it would read and write, and indices with what they choose from, before it touches
+ * anything: what does not fit is COD_BAD_ARGUMENT.
+ *
  * Numbers that both sides must agree on are defined here once; `cod_constant` lets Python check.
  */
 #ifndef CODTDQ_NATIVE_H
@@ -13,7 +17,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 8
+#define COD_ABI_VERSION 9
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -49,10 +53,11 @@ typedef struct {
 typedef struct {
   const float *data;
   int64_t rows, channels, row_stride, channel_stride;
+  int64_t count; /* floats */
 } cod_rows;
 
 /* Results, any of which may be NULL. codes: [rows, code_stride] int8, padding zero.
- * step, radius, active, infeasible: [rows, K]. x_hat: [rows, channels]. sums: [rows, K] int32, the
+ * step, radius, active, infeasible: [rows, K]; NaN, NaN, 0, 0 where a value is not finite. x_hat: [rows, channels]. sums: [rows, K] int32, the
  * sum of the codes of each group. */
 typedef struct {
   int8_t *codes;
@@ -61,6 +66,7 @@ typedef struct {
   uint8_t *active, *infeasible;
   float *x_hat;
   int32_t *sums;
+  int64_t code_bytes, group_count, value_count; /* codes; the results of groups, each; x_hat */
 } cod_quantized;
 
 COD_API int32_t cod_abi_version(void);
@@ -83,15 +89,17 @@ COD_API int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spe
 
 /* Largest magnitude of the whole tensor (per_channel = 0, out [1]) or of each channel (out
  * [channels]). NaN where a NaN or an infinity was seen. */
-COD_API int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int32_t threads);
+COD_API int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int64_t count,
+                           int32_t threads);
 
 /* What is done to a row before it is quantized: y = R((x[order] - shift) / scale), each part NULL
  * or 0 if it is left out; shift and scale are in the new order. R: a 32-point Hadamard rotation of
  * whole blocks. */
 typedef struct {
   const float *shift, *scale, *inverse; /* inverse: 1 / scale */
-  const int32_t *order;
+  const int32_t *order;                 /* indices of channels */
   int64_t hadamard;
+  int64_t count; /* of each vector; read if there is one */
 } cod_transform;
 
 /* COD_ACT_GATED_GELU, of depthwise convolutions only: GELU of the first half of the channels times
@@ -103,6 +111,7 @@ typedef struct {
   int64_t row_stride;
   const float *bias; /* may be NULL */
   int32_t activation;
+  int64_t count, bias_count;
 } cod_output;
 
 /* Geometry of a convolution over maps [batch, in_h, in_w] of tokens. Linear: kernel 1x1. */
@@ -137,6 +146,7 @@ typedef struct {
   const float *unit; /* [ceil(rows / unit_rows)], or [..., unit_stride] */
   int64_t unit_rows;
   int64_t unit_stride; /* 0: one for all channels; else one for each (depthwise only) */
+  int64_t bytes, unit_count;
 } cod_carrier;
 
 /* multiplier: [rows, K] (groups) or [1] or [channels] (fixed steps); 0 where there is none; may be
@@ -148,6 +158,7 @@ typedef struct {
   int64_t unit_rows;
   uint8_t *multiplier;
   int64_t unit_stride; /* 0: units have no channels */
+  int64_t bytes, unit_count, multiplier_count;
 } cod_carried;
 
 /* Groups from their least to their largest value, zero inside (asymmetric, bits 2..7), or under
@@ -201,9 +212,13 @@ typedef struct {
 COD_API int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t inputs,
                                             int32_t bits, int32_t group, int32_t multiplied,
                                             cod_carrier_weight *weight);
-COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, const int8_t *multiplier,
-                                        const float *factor, cod_carrier_weight *weight,
-                                        int32_t threads);
+COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count,
+                                        const int8_t *multiplier, int64_t multiplier_count,
+                                        const float *factor, int64_t factor_count,
+                                        cod_carrier_weight *weight, int32_t threads);
+/* The inverse: memory of the same sizes; multiplier is NULL where there are none. */
+COD_API int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
+                                          int8_t *multiplier, float *factor);
 
 /* Linear (kernel 1x1) or convolution; padding is carrier 0. Kernels of several taps need units of
  * whole images: x->unit_rows = in_h * in_w. */
@@ -214,7 +229,8 @@ COD_API int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geome
 /* weight: int8 [taps, channels] in -127..127; factor: v [channels]; at most 1024 taps, units of
  * whole images. y[t, c] = float(sum a w) * (u * v[c]) + b[c]. */
 COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
-                                      int64_t channels, const int8_t *weight, const float *factor,
+                                      int64_t channels, const int8_t *weight, int64_t weight_count,
+                                      const float *factor, int64_t factor_count,
                                       const cod_output *y, int32_t threads);
 
 /* Products of attention (instruction `attention` of programs): float32, or exact ones of 16-bit
@@ -227,12 +243,15 @@ enum { COD_ATTENTION_FLOAT = 0, COD_ATTENTION_INT16 = 1 };
 typedef struct {
   int64_t batch, height, width, channels;
   int64_t offset_image, offset_channel, offset_row, offset_column;
+  int64_t map_count, offset_count; /* floats of x and of the offsets */
 } cod_deform;
 
-/* Bilinear samples, zero outside the map: tokens [first, first + count) -> rows [count, 9,
- * channels]. */
-COD_API int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
-                                int64_t first, int64_t count, float *rows, int32_t threads);
+/* Deformable 3x3 convolution: y = bilinear samples (zero outside the map) [tokens, 9 channels]
+ * times a weight [9 channels, outputs] that cod_float_pack has packed. Sums run in one order,
+ * whatever the number of threads. */
+COD_API int32_t cod_deform_conv(const float *x, const float *offsets, const cod_deform *shape,
+                                const float *packed, int64_t packed_count, int64_t outputs,
+                                const cod_output *y, int32_t threads);
 
 /* ---- Programs: a whole forward pass in one call. program.h has the contract. */
 
@@ -291,8 +310,11 @@ COD_API const char *cod_program_kind(int32_t kind); /* its name, or NULL */
 /* Float weights [depth, outputs] at any strides, in panels for the set in use: how many floats they
  * take (aligned to 64 bytes), and how they get there. */
 COD_API int64_t cod_float_packed(int64_t depth, int64_t outputs);
-COD_API int32_t cod_float_pack(const float *w, int64_t depth, int64_t outputs, int64_t depth_stride,
-                               int64_t output_stride, float *packed);
+COD_API int32_t cod_float_pack(const float *w, int64_t count, int64_t depth, int64_t outputs,
+                               int64_t depth_stride, int64_t output_stride, float *packed,
+                               int64_t packed_count);
+/* The inverse: weights [depth, outputs] without gaps. */
+COD_API int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w);
 
 #ifdef __cplusplus
 }

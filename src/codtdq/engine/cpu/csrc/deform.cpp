@@ -1,8 +1,9 @@
-// The samples that a deformable 3x3 convolution multiplies with its weight, token by token.
+// Deformable 3x3 convolutions in float32: the samples of a whole map are nine times its size; those
+// of a few tokens stay in the cache until they are multiplied.
+#include <atomic>
 #include <cmath>
 
-#include "geometry.h"
-#include "kernels.h"
+#include "float_product.h"
 
 namespace {
 
@@ -31,32 +32,64 @@ Corners around(const cod_deform &shape, const float *image, float y, float x) {
   return found;
 }
 
+// Samples of tokens [first, first + count): rows [count, 9, channels].
+void sample(const float *x, const float *offsets, const cod_deform &s, int64_t first, int64_t count,
+            float *rows) {
+  for (int64_t token = first; token < first + count; token++) {
+    const int64_t column = token % s.width, row = token / s.width % s.height;
+    const int64_t image = token / s.width / s.height;
+    const float *delta =
+        offsets + image * s.offset_image + row * s.offset_row + column * s.offset_column;
+    for (int point = 0; point < kPoints; point++, rows += s.channels) {
+      const float dy = delta[2 * point * s.offset_channel];
+      const float dx = delta[(2 * point + 1) * s.offset_channel];
+      const Corners found =
+          around(s, x + image * s.height * s.width * s.channels,
+                 (float)(row + point / kSide - 1) + dy, (float)(column + point % kSide - 1) + dx);
+      cod::kernels().blend(found.pixel, found.share, found.count, s.channels, rows);
+    }
+  }
+}
+
+bool fits(const cod_deform &s, int64_t outputs) {
+  const int64_t tokens = cod::product(s.batch, s.height, s.width);
+  return s.batch >= 1 && s.height >= 1 && s.width >= 1 && s.channels >= 1 && outputs >= 1 &&
+         s.channels <= cod::kMostSide && outputs <= cod::kMostSide &&
+         cod::fills(s.map_count, tokens, s.channels) &&
+         cod::holds(s.offset_count, {{s.batch, s.offset_image},
+                                     {2 * kPoints, s.offset_channel},
+                                     {s.height, s.offset_row},
+                                     {s.width, s.offset_column}});
+}
+
 }  // namespace
 
-extern "C" int32_t cod_deform_rows(const float *x, const float *offsets, const cod_deform *shape,
-                                   int64_t first, int64_t count, float *rows, int32_t threads) {
-  if (!x || !offsets || !shape || !rows || first < 0 || count < 0) return COD_BAD_ARGUMENT;
-  const cod_deform &s = *shape;
-  if (s.batch < 1 || s.height < 1 || s.width < 1 || s.channels < 1 ||
-      first + count > s.batch * s.height * s.width)
+extern "C" int32_t cod_deform_conv(const float *x, const float *offsets, const cod_deform *shape,
+                                   const float *packed, int64_t packed_count, int64_t outputs,
+                                   const cod_output *y, int32_t threads) {
+  if (!x || !offsets || !shape || !packed || !y || !fits(*shape, outputs) ||
+      (uintptr_t)packed % 64 || y->activation != COD_ACT_NONE)
     return COD_BAD_ARGUMENT;
-  if (count * kPoints * s.channels * 8 < cod::kWorthSharing) threads = 1;
-  cod::parallel_for(count, 16, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t token = first + begin; token < first + end; token++) {
-      const int64_t column = token % s.width, row = token / s.width % s.height;
-      const int64_t image = token / s.width / s.height;
-      const float *delta =
-          offsets + image * s.offset_image + row * s.offset_row + column * s.offset_column;
-      float *to = rows + (token - first) * kPoints * s.channels;
-      for (int point = 0; point < kPoints; point++, to += s.channels) {
-        const float dy = delta[2 * point * s.offset_channel];
-        const float dx = delta[(2 * point + 1) * s.offset_channel];
-        const Corners found =
-            around(s, x + image * s.height * s.width * s.channels,
-                   (float)(row + point / kSide - 1) + dy, (float)(column + point % kSide - 1) + dx);
-        cod::kernels().blend(found.pixel, found.share, found.count, s.channels, to);
-      }
+  const cod_deform &s = *shape;
+  const int64_t rows = s.batch * s.height * s.width, depth = kPoints * s.channels;
+  const cod::Panels panels(depth, outputs);
+  if (packed_count < panels.floats() || !cod::holds(*y, rows, outputs, outputs))
+    return COD_BAD_ARGUMENT;
+  constexpr int64_t kBlock = cod::kFloatBlock;
+  if (rows * depth * (8 + outputs) < cod::kWorthSharing) threads = 1;
+  std::atomic<bool> failed{false};
+  cod::parallel_for((rows + kBlock - 1) / kBlock, 1, threads, [&](int64_t begin, int64_t end) {
+    float *samples = cod::scratch(kBlock * depth);
+    if (!samples) failed = true;
+    const float *at[kBlock + 8];
+    for (int64_t b = begin; samples && b < end; b++) {
+      const int64_t first = b * kBlock, n = std::min(kBlock, rows - first);
+      sample(x, offsets, s, first, n, samples);
+      cod::point(samples, depth, n, at);
+      cod::multiply(
+          {at, n, 1, depth}, panels, packed, 0, panels.count(),
+          {y->data + first * y->row_stride, y->row_stride, y->bias, nullptr, 0, cod::kCopyOp});
     }
   });
-  return COD_OK;
+  return failed ? COD_NO_MEMORY : COD_OK;
 }

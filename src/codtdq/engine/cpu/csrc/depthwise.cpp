@@ -76,7 +76,7 @@ class Depthwise {
       ready = convert(band, ready, oy, from, n, x_hat);
       compute(band.image, oy, from, n, x_hat, out, y_.row_stride);
       for (int64_t p = 0; p < g_.out_w && activation != COD_ACT_NONE; p++)
-        cod::kernels().activate(out + p * y_.row_stride, n, activation);
+        cod::kernels().activate(out + p * y_.row_stride, 1, 0, n, activation);
     }
     ready = band.low;
     for (int64_t oy = band.begin; oy < band.end && gated_; oy++) {
@@ -169,17 +169,22 @@ int32_t share(const Depthwise &work, int64_t products, int32_t threads) {
 
 extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
                                          int64_t channels, const int8_t *weight,
-                                         const float *factor, const cod_output *y,
+                                         int64_t weight_count, const float *factor,
+                                         int64_t factor_count, const cod_output *y,
                                          int32_t threads) {
   if (!x || !weight || !factor || !y || !cod::fits(geometry) || channels < 1 ||
-      x->stride < channels)
+      x->stride < channels || factor_count < channels)
     return COD_BAD_ARGUMENT;
   if (y->activation == COD_ACT_GATED_GELU && channels % 2) return COD_BAD_ARGUMENT;
   const cod_geometry &g = *geometry;
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
-  if (taps > kMostTaps) return COD_BAD_ARGUMENT;
+  if (taps > kMostTaps || !cod::fills(weight_count, taps, channels)) return COD_BAD_ARGUMENT;
   if (pixels == 0) return COD_OK;
-  if (!x->unit || x->unit_rows != g.in_h * g.in_w || (x->unit_stride && x->unit_stride < channels))
+  const int64_t outputs = y->activation == COD_ACT_GATED_GELU ? channels / 2 : channels;
+  if (x->unit_rows < 1 || x->unit_rows != g.in_h * g.in_w ||
+      (x->unit_stride && x->unit_stride < channels) ||
+      !cod::holds(*x, g.batch * g.in_h * g.in_w, channels) ||
+      !cod::holds(*y, pixels, outputs, channels))
     return COD_BAD_ARGUMENT;
   std::vector<float> whole((size_t)(taps * channels)), scale((size_t)(g.batch * channels));
   for (int64_t i = 0; i < taps * channels; i++) whole[i] = (float)weight[i];

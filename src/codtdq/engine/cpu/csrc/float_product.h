@@ -47,6 +47,17 @@ struct Panels {
           for (int64_t j = 0; j < n; j++) own[k * wide + j] = from[k * k_stride + j * n_stride];
     }
   }
+
+  // Back to [depth, outputs] without gaps.
+  void unpack(const float *from, float *w) const {
+    for (int64_t p = 0; p < count(); p++) {
+      const int64_t wide = (int64_t)vectors(p) * kernels().floats.width;
+      const int64_t n = std::min(wide, outputs - p * columns);
+      for (int64_t k = 0; k < depth; k++)
+        std::memcpy(w + k * outputs + p * columns, from + begin(p) + k * wide,
+                    (size_t)n * sizeof(float));
+    }
+  }
 };
 
 // Rows [0, rows) of a block: x[(tile * taps + t) * tile rows + r].

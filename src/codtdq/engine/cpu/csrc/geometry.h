@@ -1,15 +1,25 @@
 // What the convolutions share.
 #pragma once
-#include "codtdq_native.h"
+#include "spans.h"
 
 namespace cod {
 
 constexpr int64_t kWorthSharing = 1 << 20;  // products; waking another thread takes about as long
 
+constexpr int64_t kMostTokens = (int64_t)1 << 40;  // no product with a count of bytes overflows
+
 inline bool fits(const cod_geometry *g) {
   return g && g->batch >= 0 && g->in_h >= 0 && g->in_w >= 0 && g->out_h >= 0 && g->out_w >= 0 &&
          g->kernel_h > 0 && g->kernel_w > 0 && g->stride_h > 0 && g->stride_w > 0 &&
-         g->dilation_h > 0 && g->dilation_w > 0 && g->pad_h >= 0 && g->pad_w >= 0;
+         g->dilation_h > 0 && g->dilation_w > 0 && g->pad_h >= 0 && g->pad_w >= 0 &&
+         fills(kMostTokens, g->batch, g->in_h, g->in_w) &&
+         fills(kMostTokens, g->batch, g->out_h, g->out_w);
+}
+
+// Every output token reads the input token of its number.
+inline bool is_direct(const cod_geometry &g) {
+  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 &&
+         g.pad_w == 0;
 }
 
 // Walks over output rows and tells which input row each of its taps reads, -1 in the padding.

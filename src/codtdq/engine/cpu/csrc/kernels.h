@@ -58,7 +58,8 @@ struct DepthwiseLine {
 struct CarrierTile {
   const int8_t *const *x;
   const int32_t *const *sums;
-  const int8_t *packed;  // of sets that pack rows: what `carrier_pack` made of x
+  const int32_t *places;  // of each tap: which of those in w and multipliers is its own
+  const int8_t *packed;   // of sets that pack rows: what `carrier_pack` made of x
   const uint8_t *w;
   const int32_t *multipliers;  // [taps * runs][columns], or NULL
   int64_t taps, depth;
@@ -113,7 +114,8 @@ struct Kernels {
   int lanes;                 // groups that one call of `quantize` takes
   void (*quantize)(const GroupBlock &block, const Plan &plan, GroupResult &out);
   void (*gelu)(const float *x, int64_t n, float *y);
-  void (*activate)(float *y, int64_t n, int activation);  // in place
+  // in place
+  void (*activate)(float *y, int64_t rows, int64_t stride, int64_t n, int activation);
   void (*as_floats)(const int8_t *codes, int64_t n, float *x);
   void (*depthwise)(const DepthwiseLine &line, int64_t n);  // n channels
   void (*multiply)(float *y, const float *x, int64_t n);    // y *= x

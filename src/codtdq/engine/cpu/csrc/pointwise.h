@@ -40,11 +40,21 @@ struct Pointwise {
     if (i < n) Isa::store_some(gelu_lanes(Isa::load_some(x + i, n - i)), y + i, n - i);
   }
 
-  static void activate(float *y, int64_t n, int activation) {
+  // Rows of n values in place: a whole tile at once, so that its vectors overlap.
+  static void activate(float *y, int64_t rows, int64_t stride, int64_t n, int activation) {
     if (activation == COD_ACT_GELU)
-      gelu(y, n, y);
+      for (int64_t r = 0; r < rows; r++, y += stride) {
+        int64_t i = 0;
+        for (; i + 2 * W <= n; i += 2 * W) {
+          const Floats a = gelu_lanes(Isa::load(y + i)), b = gelu_lanes(Isa::load(y + i + W));
+          Isa::store(a, y + i);
+          Isa::store(b, y + i + W);
+        }
+        if (i < n) gelu(y + i, n - i, y + i);
+      }
     else if (activation == COD_ACT_RELU)
-      for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+      for (int64_t r = 0; r < rows; r++, y += stride)
+        for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
   }
 
   COD_INLINE int32_t magnitude(const float *x) {

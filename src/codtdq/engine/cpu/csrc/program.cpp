@@ -109,9 +109,7 @@ class Program {
 
  private:
   struct Arena {
-    explicit Arena(int64_t bytes)
-        : data(static_cast<uint8_t *>(std::aligned_alloc(128, (size_t)(bytes + 255) / 128 * 128))) {
-    }
+    explicit Arena(int64_t bytes) : data(static_cast<uint8_t *>(aligned_memory(bytes + 128))) {}
     ~Arena() { std::free(data); }
     uint8_t *data;
     Arena *next = nullptr;

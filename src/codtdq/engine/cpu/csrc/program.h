@@ -128,6 +128,15 @@ inline bool same_shape(const Operand &x, const Operand &y) {
     if (x.shape[d] != y.shape[d]) return false;
   return true;
 }
+// Elements from the first to the last; they lie inside of the buffer since the program was built.
+inline int64_t extent(const Operand &x) {
+  int64_t last = 0;
+  for (int32_t d = 0; d < x.ndim; d++) {
+    if (x.shape[d] == 0) return 0;
+    last += (x.shape[d] - 1) * x.stride[d];
+  }
+  return last + 1;
+}
 // Without gaps, in the order of its axes.
 inline bool is_dense(const Operand &x) {
   int64_t next = 1;

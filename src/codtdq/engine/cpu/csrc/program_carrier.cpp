@@ -55,7 +55,7 @@ bool check_carry(const Instruction &one, bool doubled) {
 }
 
 cod_rows rows_of(const Operand &x, const Run &run) {
-  return {run.read<float>(x), x.shape[0], x.shape[1], x.stride[0], x.stride[1]};
+  return {run.read<float>(x), x.shape[0], x.shape[1], x.stride[0], x.stride[1], extent(x)};
 }
 int64_t unit_stride(const Operand &unit) { return unit.ndim == 2 ? unit.shape[1] : 0; }
 cod_carried carried(const Instruction &one, const Run &run) {
@@ -64,6 +64,7 @@ cod_carried carried(const Instruction &one, const Run &run) {
   if (one.operands[0].shape[0] > 1) out.stride = one.operands[0].stride[0];
   out.unit = run.write<float>(one.operands[1]), out.unit_rows = one.ints[0];
   out.unit_stride = unit_stride(one.operands[1]);
+  out.bytes = extent(one.operands[0]), out.unit_count = extent(one.operands[1]);
   return out;
 }
 
@@ -130,7 +131,7 @@ cod_carry_spec search_of(const Instruction &one, const Run &run) {
   cod_carry_spec spec{};
   spec.bits = (int32_t)n[1], spec.group = (int32_t)n[2], spec.trials = (int32_t)n[3];
   spec.asymmetric = n[4] != 0, spec.zero_weight = (float)one.floats[0];
-  spec.transform.hadamard = n[5];
+  spec.transform.hadamard = n[5], spec.transform.count = one.operands[2].shape[1];
   const auto vector = [&](int i) {
     return one.has(i) ? run.read<float>(one.operands[i]) : nullptr;
   };
@@ -174,7 +175,7 @@ int32_t run_fixed(const Instruction &one, const Run &run) {
     return cod_carry_fixed(&x, bits, run.read<float>(one.operands[3]), zero, steps, COD_PRE_NONE,
                            &out, run.threads);
   std::vector<float> found((size_t)steps);
-  const int32_t code = cod_absmax(&x, steps > 1, found.data(), run.threads);
+  const int32_t code = cod_absmax(&x, steps > 1, found.data(), steps, run.threads);
   if (code != COD_OK) return code;
   const float most = (float)((1 << (bits - 1)) - 1);
   for (float &step : found) {  // a NaN stays one
@@ -200,10 +201,6 @@ bool fits_input(const Instruction &one, const cod_geometry &g, int64_t channels,
   return each >= 1 && each <= kMostRows && (!padded || each == g.in_h * g.in_w) &&
          channels <= 1 << 24 && is_bytes(one.operands[1], rows, cod_carrier_depth(channels)) &&
          is_unit(one.operands[2], rows, each, channels);
-}
-bool is_direct(const cod_geometry &g) {
-  return g.kernel_h == 1 && g.kernel_w == 1 && g.stride_h == 1 && g.stride_w == 1 && !g.pad_h &&
-         !g.pad_w;
 }
 
 bool check_product(Instruction &one, const Build &build) {
@@ -246,16 +243,30 @@ bool check_product(Instruction &one, const Build &build) {
 
 cod_carrier carriers_of(const Instruction &one, const Run &run) {
   const Operand &data = one.operands[1], &unit = one.operands[2];
-  return {run.read<int8_t>(data), data.shape[0] > 1 ? data.stride[0] : data.shape[1],
-          run.read<float>(unit), one.ints[13], unit_stride(unit)};
+  return {run.read<int8_t>(data),
+          data.shape[0] > 1 ? data.stride[0] : data.shape[1],
+          run.read<float>(unit),
+          one.ints[13],
+          unit_stride(unit),
+          extent(data),
+          extent(unit)};
+}
+
+// Rows of an output, with the bias that operand `bias` is.
+cod_output output_of(const Instruction &one, int bias, int64_t activation, const Run &run) {
+  const Operand &y = one.operands[0];
+  return {run.write<float>(y),
+          y.stride[0],
+          one.has(bias) ? run.read<float>(one.operands[bias]) : nullptr,
+          (int32_t)activation,
+          extent(y),
+          one.has(bias) ? one.operands[bias].shape[0] : 0};
 }
 
 int32_t run_product(const Instruction &one, const Run &run) {
   const auto &p = static_cast<const Product &>(*one.prepared);
   const cod_carrier x = carriers_of(one, run);
-  const cod_output y{run.write<float>(one.operands[0]), one.operands[0].stride[0],
-                     one.has(6) ? run.read<float>(one.operands[6]) : nullptr,
-                     (int32_t)one.ints[18]};
+  const cod_output y = output_of(one, 6, one.ints[18], run);
   return cod_carrier_conv(&x, &p.g, &p.w, &y, run.threads);
 }
 
@@ -284,12 +295,10 @@ bool check_depthwise(Instruction &one, const Build &) {
 int32_t run_depthwise(const Instruction &one, const Run &run) {
   const auto &p = static_cast<const Product &>(*one.prepared);
   const cod_carrier x = carriers_of(one, run);
-  const cod_output y{run.write<float>(one.operands[0]), one.operands[0].stride[0],
-                     one.has(5) ? run.read<float>(one.operands[5]) : nullptr,
-                     (int32_t)one.ints[14]};
-  return cod_carrier_depthwise(&x, &p.g, one.operands[3].shape[1],
-                               run.read<int8_t>(one.operands[3]), run.read<float>(one.operands[4]),
-                               &y, run.threads);
+  const cod_output y = output_of(one, 5, one.ints[14], run);
+  const Operand &weight = one.operands[3], &factor = one.operands[4];
+  return cod_carrier_depthwise(&x, &p.g, weight.shape[1], run.read<int8_t>(weight), extent(weight),
+                               run.read<float>(factor), extent(factor), &y, run.threads);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "aligned.h"
 #include "kernels.h"
 #include "program.h"
 
@@ -21,7 +22,7 @@ namespace {
 
 constexpr int64_t kNear = 1024 * 1024;  // bytes of slots in use at once: a second cache
 constexpr int64_t kTile = 6;            // rows of a tile of products, of most sets
-constexpr int64_t kFewestRows = 96, kMostRows = 384;  // products of fewer rows are slower
+constexpr int64_t kFewestRows = 288, kMostRows = 1152;  // products of fewer rows are slower
 constexpr int64_t kSmallest = 24;  // rows of a block where many threads want some
 constexpr int64_t kMostSlots = 64, kMostStages = 256, kMostOperands = 16;
 
@@ -260,7 +261,7 @@ uint8_t *slot_memory(int64_t bytes) {
   static thread_local Kept kept;
   if (bytes <= kept.bytes && kept.data) return kept.data;
   std::free(kept.data);
-  kept.data = static_cast<uint8_t *>(std::aligned_alloc(128, (size_t)(bytes + 255) / 128 * 128));
+  kept.data = static_cast<uint8_t *>(aligned_memory(bytes + 128));
   kept.bytes = kept.data ? bytes : 0;
   return kept.data;
 }

@@ -186,34 +186,15 @@ bool check_deform(Instruction &one, const Build &build) {
 
 int32_t run_deform(const Instruction &one, const Run &run) {
   const Operand &to = one.operands[0], &from = one.operands[1], &offsets = one.operands[2];
-  const int64_t rows = from.shape[0], channels = from.shape[1], depth = kPoints * channels;
-  const cod_deform shape{offsets.shape[0],  offsets.shape[2],  offsets.shape[3],
-                         channels,          offsets.stride[0], offsets.stride[1],
-                         offsets.stride[2], offsets.stride[3]};
-  const Panels panels(depth, to.shape[1]);
-  float *y = run.write<float>(to);
-  const float *x = run.read<float>(from), *moved = run.read<float>(offsets);
-  const float *packed = run.read<float>(one.operands[3]);
-  const float *bias = one.has(4) ? run.read<float>(one.operands[4]) : nullptr;
-  std::atomic<int32_t> result{COD_OK};
-  parallel_for((rows + kFloatBlock - 1) / kFloatBlock, 1, run.threads,
-               [&](int64_t begin, int64_t end) {
-                 float *samples = scratch(kFloatBlock * depth);
-                 if (!samples) {
-                   result = COD_NO_MEMORY;
-                   return;
-                 }
-                 const float *at[kFloatBlock + 8];
-                 for (int64_t b = begin; b < end; b++) {
-                   const int64_t first = b * kFloatBlock, n = std::min(kFloatBlock, rows - first);
-                   if (cod_deform_rows(x, moved, &shape, first, n, samples, 1))
-                     result = COD_BAD_ARGUMENT;
-                   point(samples, depth, n, at);
-                   multiply({at, n, 1, depth}, panels, packed, 0, panels.count(),
-                            {y + first * to.stride[0], to.stride[0], bias, nullptr, 0, kCopyOp});
-                 }
-               });
-  return result;
+  const cod_deform shape{offsets.shape[0],  offsets.shape[2],  offsets.shape[3],  from.shape[1],
+                         offsets.stride[0], offsets.stride[1], offsets.stride[2], offsets.stride[3],
+                         extent(from),      extent(offsets)};
+  const Operand &packed = one.operands[3];
+  const cod_output y{
+      run.write<float>(to), to.stride[0], one.has(4) ? run.read<float>(one.operands[4]) : nullptr,
+      COD_ACT_NONE,         extent(to),   one.has(4) ? extent(one.operands[4]) : 0};
+  return cod_deform_conv(run.read<float>(from), run.read<float>(offsets), &shape,
+                         run.read<float>(packed), extent(packed), to.shape[1], &y, run.threads);
 }
 
 }  // namespace
@@ -231,10 +212,20 @@ int64_t cod_float_packed(int64_t depth, int64_t outputs) {
   return depth < 1 || outputs < 1 ? 0 : cod::Panels(depth, outputs).floats();
 }
 
-int32_t cod_float_pack(const float *w, int64_t depth, int64_t outputs, int64_t depth_stride,
-                       int64_t output_stride, float *packed) {
-  if (!w || !packed || depth < 1 || outputs < 1) return COD_BAD_ARGUMENT;
+int32_t cod_float_pack(const float *w, int64_t count, int64_t depth, int64_t outputs,
+                       int64_t depth_stride, int64_t output_stride, float *packed,
+                       int64_t packed_count) {
+  if (!w || !packed || depth < 1 || outputs < 1 ||
+      !cod::holds(count, {{depth, depth_stride}, {outputs, output_stride}}) ||
+      packed_count < cod_float_packed(depth, outputs))
+    return COD_BAD_ARGUMENT;
   cod::Panels(depth, outputs).pack(w, depth_stride, output_stride, packed);
+  return COD_OK;
+}
+
+int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w) {
+  if (!w || !packed || depth < 1 || outputs < 1) return COD_BAD_ARGUMENT;
+  cod::Panels(depth, outputs).unpack(packed, w);
   return COD_OK;
 }
 

@@ -191,13 +191,16 @@ struct Project {
     Isa::store(infeasible, out.infeasible + at);
   }
 
-  // Floors, steps, NaN where a value is not finite. Returns whether no lane needs special care when
+  // Floors, steps; NaN and no flags where a value is not finite. Returns whether no lane needs special care when
   // it is encoded.
   static inline bool finish_lanes(int at, const Plan &plan, const Scratch &scratch,
                                   GroupResult &out) {
     const Floats largest = Isa::load(scratch.largest + at);
     Floats radius = Isa::at_least(Isa::load(out.radius + at), COD_EPS);
-    radius = Isa::choose(Isa::as_ints(largest) < kInf, radius, Isa::all(__builtin_nanf("")));
+    const Ints finite = Isa::as_ints(largest) < kInf;
+    radius = Isa::choose(finite, radius, Isa::all(__builtin_nanf("")));
+    for (int l = 0; l < W && Isa::any(~finite); l++)
+      if (!finite[l]) out.active[at + l] = COD_ACTIVE_BASE, out.infeasible[at + l] = 0;
     const Floats step = Guard<Isa>::step_for(radius, plan.qmax);
     Isa::store(radius, out.radius + at);
     Isa::store(step, out.step + at);

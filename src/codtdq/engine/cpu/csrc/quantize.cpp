@@ -33,20 +33,26 @@ void store(const cod::GroupResult &result, int lanes, int64_t at, const cod_quan
     for (int l = 0; l < lanes; l++) out.infeasible[at + l] = (uint8_t)result.infeasible[l];
 }
 
-bool usable(const cod_rows *x, const cod_quantized *out, int32_t bits, int64_t group) {
-  return x && out && x->rows >= 0 && x->channels >= 0 && (x->data || x->rows * x->channels == 0) &&
-         bits >= 2 && bits <= 8 && group >= 1;
+// count: groups of a row.
+bool has_room(const cod_quantized &out, int64_t rows, int64_t channels, int64_t count,
+              int64_t padded) {
+  const bool grouped = out.step || out.radius || out.active || out.infeasible || out.sums;
+  return (!out.codes ||
+          (out.code_stride >= padded && cod::fills(out.code_bytes, rows, out.code_stride))) &&
+         (!grouped || cod::fills(out.group_count, rows, count)) &&
+         (!out.x_hat || cod::fills(out.value_count, rows, channels));
 }
 
 }  // namespace
 
 extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
                                        const cod_quantized *out, int32_t threads) {
-  if (!spec || !usable(x, out, spec->bits, spec->group) || spec->group > COD_MAX_GROUP)
+  if (!x || !out || !spec || !cod::fits(*spec) || !cod::holds(*x) ||
+      x->channels > cod::kMostChannels)
     return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, group = spec->group;
   const int64_t count = (channels + group - 1) / group, padded = count * group;
-  if (out->codes && out->code_stride < padded) return COD_BAD_ARGUMENT;
+  if (!has_room(*out, x->rows, channels, count, padded)) return COD_BAD_ARGUMENT;
   const auto &k = kernels();
   const cod::Plan plan = cod::plan_of(*spec);
   auto body = [&](int64_t first, int64_t last) {
@@ -97,8 +103,10 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
   return COD_OK;
 }
 
-extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int32_t threads) {
-  if (!x || !out || x->rows < 0 || x->channels < 1 || !x->data) return COD_BAD_ARGUMENT;
+extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int64_t count,
+                              int32_t threads) {
+  if (!x || !out || !cod::holds(*x) || count < (per_channel ? x->channels : 1))
+    return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, width = per_channel ? channels : 1;
   const int64_t pieces = threads > 1 ? 4 * (int64_t)threads : 1;
   const int64_t grain = (x->rows + pieces - 1) / pieces;

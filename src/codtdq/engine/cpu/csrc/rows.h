@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "spans.h"
 
 namespace cod {
 
@@ -69,6 +70,20 @@ class RowReader {
   bool gather_;
   std::vector<float> buffer_, changed_;
 };
+
+constexpr int64_t kMostChannels = (int64_t)1 << 40;  // no count of a padded row overflows
+
+inline bool is_pre(int32_t pre) {
+  return pre == COD_PRE_NONE || pre == COD_PRE_GELU || pre == COD_PRE_RELU;
+}
+
+// Ranks of a group follow from shares: those lie inside of it.
+inline bool fits(const cod_quant_spec &spec) {
+  const auto share = [](int32_t used, double part) { return !used || (part >= 0 && part <= 1); };
+  return spec.bits >= 2 && spec.bits <= 8 && spec.group >= 1 && spec.group <= COD_MAX_GROUP &&
+         is_pre(spec.pre) && share(spec.use_percentile, spec.percentile) &&
+         share(spec.use_zero_ratio, spec.zero_ratio) && (!spec.use_tau || std::isfinite(spec.tau));
+}
 
 inline int rank_of(double share, int count) {
   const int rank = (int)std::ceil(share * count - 1e-9);

@@ -12,7 +12,7 @@ from typing import Any
 from codtdq.lab.bench.speed.fresh_process import run_fresh
 from codtdq.lab.bench.speed.latency import coverage, run_latency
 from codtdq.lab.bench.speed.storage import storage_split
-from codtdq.lab.bench.speed.subjects import Subjects, prepared
+from codtdq.lab.bench.speed.subjects import CALIBRATION_IMAGES, Subjects, prepared
 from codtdq.lab.bench.speed.timing import Timing, speedup
 
 NAIVE, GROUPS, METHOD = "w4a4", "dstg-only", "cod-tdq"
@@ -30,11 +30,13 @@ def run_deployment(
     checkpoints: dict[str, str] | None = None,
     untrained: bool = False,
     imports: Sequence[str] = (),
+    calibration_images: int = CALIBRATION_IMAGES,
 ) -> list[dict[str, Any]]:
     """Measure one table per model.
 
     rivals: further methods, by name. batch: images per forward pass; 4 as in the paper.
-    repeats: processes per peak memory.
+    repeats: processes per peak memory. Methods that reconstruct take one step per block: neither
+    times nor sizes depend on how long they learn.
     """
     results = []
     for model in models:
@@ -44,6 +46,8 @@ def run_deployment(
             checkpoint=(checkpoints or {}).get(model),
             untrained=untrained,
             write_fp32=True,
+            calibration_images=calibration_images,
+            budget="least",
         ) as subjects:
             results.append(_table(subjects, batch, threads, seconds, repeats, imports))
     return results
@@ -82,6 +86,7 @@ def _table(
         "input_size": subjects.input_size,
         "batch": batch,
         "threads": threads,
+        "calibration_images": subjects.calibration_images,
         "rows": rows,
         "overhead": overheads({row["candidate"]: row["samples_ms"] for row in rows}),
         "coverage": coverage(subjects)[METHOD],

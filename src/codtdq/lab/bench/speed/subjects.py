@@ -103,11 +103,13 @@ def prepared(
     write_fp32: bool = False,
     native: bool = True,
     calibration_images: int = CALIBRATION_IMAGES,
+    budget: str = "fast",
 ) -> Iterator[Subjects]:
     """Quantize by every method, write, load on the native engine; files live as long as the block.
 
     write_fp32: also write the float checkpoint, for measurements that begin with a file.
     native: the engine is needed; False where only the files count.
+    budget: of methods that reconstruct; "least" where only times and sizes count.
     """
     if native:
         require_engine()
@@ -125,7 +127,7 @@ def prepared(
             if method != BASELINE:
                 begin = time.perf_counter()
                 settings = config(method, model=model)
-                quantized = quantize_for(model, settings, count=calibration_images)
+                quantized = quantize_for(model, settings, count=calibration_images, budget=budget)
                 directory = save(quantized, Path(folder) / method)
                 del quantized
                 loaded = load(directory)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 
-from codtdq.data.imagefile import PIL_ERRORS, eight_bit, read_upright
-from codtdq.errors import DataError
+from codtdq.errors import DataError, UnsupportedError
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 ImageLike: TypeAlias = "str | Path | Image.Image | NDArray[Any] | Tensor"
@@ -29,8 +28,8 @@ def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
         what lies below it was photographed. Files and PIL images are turned upright.
     """
     if isinstance(image, str | Path):
-        return read_upright(Path(image))
-    if isinstance(image, Image.Image):
+        return _of_file(Path(image))
+    if _is_picture(image):
         return _of_pil(image)
     if _is_tensor(image):
         return _of_tensor(image)
@@ -39,7 +38,28 @@ def to_pixels(image: ImageLike) -> NDArray[np.uint8]:
     raise DataError(f"image is a {type(image).__name__}; accepted: {ACCEPTED}")
 
 
+def _of_file(path: Path) -> NDArray[np.uint8]:
+    try:
+        from codtdq.imagefile import read_upright
+    except ModuleNotFoundError as error:  # arrays need no Pillow, files do
+        raise UnsupportedError(
+            f"{path}: image files are read with Pillow, which is not installed; pass an array, or "
+            "run pip install pillow"
+        ) from error
+    return read_upright(path)
+
+
+def _is_picture(image: object) -> TypeGuard[Image.Image]:
+    """Whether it is an image of PIL; without PIL nobody can have made one."""
+    pil = sys.modules.get("PIL.Image")
+    return pil is not None and isinstance(image, pil.Image)
+
+
 def _of_pil(image: Image.Image) -> NDArray[np.uint8]:
+    from PIL import ImageOps
+
+    from codtdq.imagefile import PIL_ERRORS, eight_bit
+
     if not all(image.size):
         raise DataError(f"image is empty: {image.size[0]} x {image.size[1]} pixels")
     try:

@@ -1,0 +1,170 @@
+// Weights of products of carriers: from codes in their own order to the panels of an instruction
+// set, and back. Files and checkpoints hold the former; nothing but memory holds panels.
+#include <algorithm>
+
+#include "carrier_weight.h"
+
+namespace {
+
+using cod::groups_of;
+using cod::kernels;
+using cod::runs_of;
+using cod::usable;
+
+bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_weight &w) {
+  const int low = w.bits == 8 ? -COD_LARGEST_CARRIER : -COD_WEIGHT_OFFSET;
+  const int high = w.bits == 8 ? COD_LARGEST_CARRIER : COD_WEIGHT_OFFSET - 1;
+  int least = 0, most = 0;
+  for (int64_t i = 0; i < w.outputs * w.taps * w.inputs; i++)
+    least = std::min<int>(least, codes[i]), most = std::max<int>(most, codes[i]);
+  if (least < low || most > high) return false;
+  for (int64_t i = 0; multiplier && i < w.outputs * w.taps * groups_of(w); i++)
+    if (!multiplier[i] || multiplier[i] < -COD_LARGEST_MULTIPLIER ||
+        multiplier[i] > COD_LARGEST_MULTIPLIER)
+      return false;
+  return true;
+}
+
+// Calls visit(to, shift, o, t, i, count) for every unit of a panel's tap: `count` codes of output
+// o from input i on lie in the bytes from `to` on, shifted left by `shift` where they are nibbles.
+// Codes of outputs and inputs that there are not come, too: i may reach to the depth.
+template <typename F>
+void each_unit(const cod_carrier_weight &w, int64_t panel, int64_t tap, const F &visit) {
+  const auto &k = kernels();
+  const int64_t unit = k.carrier_unit, pair = 2 * (int64_t)k.carrier_pair, half = pair / 2;
+  uint8_t *bytes = w.packed + panel * w.panel_bytes + tap * (w.panel_bytes / w.taps);
+  for (int64_t j = 0; j < w.columns; j++)
+    for (int64_t i = 0; i < w.depth; i += unit) {
+      const int64_t at = i * w.columns + j * unit, inside = at % pair;
+      const int64_t output = panel * w.columns + j;
+      if (w.bits == 8)
+        visit(bytes + at, 0, output, tap, i, unit);
+      else
+        visit(bytes + at / pair * half + inside % half, inside < half ? 0 : 4, output, tap, i,
+              unit);
+    }
+}
+
+class Packer {
+ public:
+  Packer(const int8_t *codes, const int8_t *multiplier, const float *factor,
+         const cod_carrier_weight &w)
+      : codes_(codes), multiplier_(multiplier), factor_(factor), w_(w) {}
+
+  void panel(int64_t p) const {
+    const auto &k = kernels();
+    for (int64_t tap = 0; tap < w_.taps; tap++) {
+      each_unit(w_, p, tap,
+                [&](uint8_t *to, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
+                  const bool negative = k.carrier_mirror && multiplier_at(o, t, i) < 0;
+                  const int64_t there = o < w_.outputs ? w_.inputs - i : 0;
+                  const int8_t *from = codes_ + (o * w_.taps + t) * w_.inputs + i;
+                  for (int64_t u = 0; u < count; u++) {
+                    const int code = u < there ? from[u] : 0;
+                    if (w_.bits == 8) {
+                      to[u] = (uint8_t)(code + k.carrier_lift);
+                      continue;
+                    }
+                    const int nibble = code + COD_WEIGHT_OFFSET;
+                    to[u] |= (uint8_t)((negative && u < there ? 15 - nibble : nibble) << shift);
+                  }
+                });
+      const int64_t runs = runs_of(w_);
+      for (int64_t r = 0; r < runs && w_.multiplier_bytes; r++)
+        for (int64_t j = 0; j < w_.columns; j++)
+          w_.multiplier[((p * w_.taps + tap) * runs + r) * w_.columns + j] =
+              (int8_t)multiplier_at(p * w_.columns + j, tap, r * w_.run);
+    }
+    for (int64_t j = 0; j < w_.columns && p * w_.columns + j < w_.outputs; j++)
+      w_.factor[p * w_.columns + j] = factor_[p * w_.columns + j];
+  }
+
+ private:
+  int multiplier_at(int64_t o, int64_t t, int64_t i) const {
+    if (!multiplier_ || o >= w_.outputs || i >= w_.inputs) return 1;
+    return multiplier_[(o * w_.taps + t) * groups_of(w_) + (w_.group ? i / w_.group : 0)];
+  }
+
+  const int8_t *codes_, *multiplier_;
+  const float *factor_;
+  const cod_carrier_weight &w_;
+};
+
+}  // namespace
+
+extern "C" {
+
+int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t inputs, int32_t bits,
+                                    int32_t group, int32_t multiplied, cod_carrier_weight *w) {
+  if (!w || outputs < 1 || taps < 1 || inputs < 1 || group < 0 || (bits != 4 && bits != 8))
+    return COD_BAD_ARGUMENT;
+  if (group >= inputs) group = 0;
+  if (group % 16 || (multiplied && bits == 8)) return COD_BAD_ARGUMENT;
+  *w = cod_carrier_weight{};
+  const auto &k = kernels();
+  w->outputs = outputs, w->taps = taps, w->inputs = inputs;
+  w->bits = bits, w->group = group, w->columns = k.carrier_columns;
+  w->depth = cod_carrier_depth(inputs);
+  if (inputs > COD_LONGEST_SUM || taps > COD_LONGEST_SUM || w->depth > COD_LONGEST_SUM / taps ||
+      outputs > cod::kMostOutputs)
+    return COD_BAD_ARGUMENT;
+  w->run = inputs <= 16 ? (int32_t)w->depth : group % 32 ? 16 : 32;
+  w->panels = (outputs + w->columns - 1) / w->columns;
+  w->panel_bytes = taps * w->depth * w->columns * bits / 8;
+  w->packed_bytes = w->panels * w->panel_bytes;
+  w->multiplier_bytes = multiplied ? w->panels * taps * runs_of(*w) * w->columns : 0;
+  w->factor_count = w->panels * w->columns;
+  return COD_OK;
+}
+
+int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const int8_t *multiplier,
+                                int64_t multiplier_count, const float *factor, int64_t factor_count,
+                                cod_carrier_weight *w, int32_t threads) {
+  if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
+      !cod::fills(code_count, w->outputs, w->taps, w->inputs) || factor_count < w->outputs ||
+      (multiplier && !cod::fills(multiplier_count, w->outputs, w->taps, groups_of(*w))) ||
+      !codes_fit(codes, multiplier, *w))
+    return COD_BAD_ARGUMENT;
+  const Packer packer(codes, multiplier, factor, *w);
+  cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
+    for (int64_t p = first; p < last; p++) packer.panel(p);
+  });
+  return COD_OK;
+}
+
+int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
+                                  int8_t *multiplier, float *factor) {
+  if (!usable(weight) || !codes || !factor ||
+      (multiplier != nullptr) != (weight->multiplier_bytes > 0))
+    return COD_BAD_ARGUMENT;
+  const cod_carrier_weight &w = *weight;
+  const auto &k = kernels();
+  const int64_t runs = runs_of(w), groups = groups_of(w);
+  const auto multiplier_at = [&](int64_t o, int64_t t, int64_t i) {
+    const int64_t panel = o / w.columns;
+    return w.multiplier[((panel * w.taps + t) * runs + i / w.run) * w.columns + o % w.columns];
+  };
+  for (int64_t p = 0; p < w.panels; p++)
+    for (int64_t tap = 0; tap < w.taps; tap++)
+      each_unit(
+          w, p, tap, [&](uint8_t *from, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
+            if (o >= w.outputs) return;
+            const bool negative =
+                multiplier && k.carrier_mirror && i < w.inputs && multiplier_at(o, t, i) < 0;
+            int8_t *to = codes + (o * w.taps + t) * w.inputs + i;
+            for (int64_t u = 0; u < std::min(count, w.inputs - i); u++) {
+              const int nibble = from[u] >> shift & 15;
+              to[u] = w.bits == 8 ? (int8_t)(uint8_t)(from[u] - k.carrier_lift)
+                                  : (int8_t)((negative ? 15 - nibble : nibble) - COD_WEIGHT_OFFSET);
+            }
+          });
+  for (int64_t o = 0; o < w.outputs; o++) {
+    factor[o] = w.factor[o];
+    for (int64_t t = 0; t < w.taps && multiplier; t++)
+      for (int64_t g = 0; g < groups; g++)
+        multiplier[(o * w.taps + t) * groups + g] = multiplier_at(o, t, g * w.group);
+  }
+  return COD_OK;
+}
+
+}  // extern "C"

@@ -1,0 +1,30 @@
+// Weights of products of carriers, as they are packed.
+#pragma once
+#include <cstdint>
+
+#include "kernels.h"
+#include "spans.h"
+
+namespace cod {
+
+constexpr int64_t kMostOutputs = (int64_t)1 << 32;  // bytes of panels do not overflow
+
+inline int64_t runs_of(const cod_carrier_weight &w) { return w.depth / w.run; }
+inline int64_t groups_of(const cod_carrier_weight &w) {
+  return w.group ? parts(w.inputs, w.group) : 1;
+}
+
+// Whether a description is what the set in use makes of its sizes; aligned loads read the panels.
+inline bool usable(const cod_carrier_weight *w) {
+  cod_carrier_weight own;
+  return w && w->packed && w->factor && (uintptr_t)w->packed % 64 == 0 &&
+         (uintptr_t)w->factor % 64 == 0 && (w->multiplier || !w->multiplier_bytes) &&
+         cod_carrier_weight_describe(w->outputs, w->taps, w->inputs, w->bits, w->group,
+                                     w->multiplier_bytes != 0, &own) == COD_OK &&
+         w->columns == own.columns && w->depth == own.depth && w->run == own.run &&
+         w->group == own.group && w->panels == own.panels && w->panel_bytes == own.panel_bytes &&
+         w->packed_bytes == own.packed_bytes && w->multiplier_bytes == own.multiplier_bytes &&
+         w->factor_count == own.factor_count;
+}
+
+}  // namespace cod

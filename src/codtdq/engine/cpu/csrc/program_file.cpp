@@ -1,0 +1,368 @@
+#include "program_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+#include "sha256.h"
+
+namespace cod {
+namespace {
+
+constexpr int64_t kMostConstants = 1 << 20, kMostPrograms = 256, kMostArena = (int64_t)1 << 36;
+constexpr int64_t kMostRecords = 1 << 24, kMostSide = (int64_t)1 << 40;
+
+[[noreturn]] void damaged(const std::string &what) {
+  throw Refusal(what + "; the file is damaged");
+}
+
+// Numbers of a stream: seven bits to a byte, the lowest first, signs in the lowest bit.
+class Stream {
+ public:
+  Stream(const StoredTensor &from, const char *name) : name_(name) {
+    if (from.dtype != "U8") damaged(std::string(name) + " is no stream of bytes");
+    at_ = from.data, end_ = from.data + from.bytes;
+  }
+  int64_t next(int64_t least, int64_t most) {
+    uint64_t found = 0;
+    for (int shift = 0;; shift += 7) {
+      if (at_ == end_ || shift > 63) damaged(name_ + " ends in the middle of a number");
+      found |= (uint64_t)(*at_ & 127) << shift;
+      if (!(*at_++ & 128)) break;
+    }
+    const int64_t value = (int64_t)(found >> 1) ^ -(int64_t)(found & 1);
+    if (value < least || value > most)
+      damaged(name_ + " has " + std::to_string(value) + " where " + std::to_string(least) + " to " +
+              std::to_string(most) + " is accepted");
+    return value;
+  }
+  int64_t left() const { return end_ - at_; }
+  void end() const {
+    if (at_ != end_) damaged(name_ + " goes on after its end");
+  }
+
+ private:
+  std::string name_;
+  const uint8_t *at_, *end_;
+};
+
+// The values of all constants of one type, taken one after another.
+class Values {
+ public:
+  Values(const Container &file, const char *name, const char *dtype, int64_t size) : name_(name) {
+    const auto found = file.tensors.find(name);
+    if (found == file.tensors.end()) return;
+    if (found->second.dtype != dtype) damaged(name_ + " is of type " + found->second.dtype);
+    data_ = found->second.data, left_ = found->second.bytes / size, size_ = size;
+  }
+  const uint8_t *take(int64_t count) {
+    if (count > left_) damaged(name_ + " has fewer values than its constants");
+    const uint8_t *found = data_;
+    data_ += count * size_, left_ -= count;
+    return found;
+  }
+  void end() const {
+    if (left_) damaged(name_ + " has values that no constant takes");
+  }
+
+ private:
+  std::string name_;
+  const uint8_t *data_ = nullptr;
+  int64_t left_ = 0, size_ = 1;
+};
+
+ProgramFile::Constant room(int64_t bytes, int32_t type, bool packed) {
+  ProgramFile::Constant made;
+  const size_t size = ((size_t)std::max<int64_t>(bytes, 1) + 127) / 128 * 128;
+  made.data.reset(static_cast<uint8_t *>(std::aligned_alloc(128, size)));
+  if (!made.data) throw std::bad_alloc();
+  std::memset(made.data.get(), 0, size);
+  made.bytes = bytes, made.type = type, made.packed = packed;
+  return made;
+}
+
+class Constants {
+ public:
+  Constants(const Container &file, int threads)
+      : f32_(file, "f32", "F32", 4),
+        i8_(file, "i8", "I8", 1),
+        u8_(file, "u8", "U8", 1),
+        u16_(file, "u16", "U16", 2),
+        i32_(file, "i32", "I32", 4),
+        i64_(file, "i64", "I64", 8),
+        threads_(threads) {}
+
+  std::vector<ProgramFile::Constant> read(Stream &in) {
+    for (int64_t left = in.next(0, kMostConstants); left > 0; left--) switch (in.next(0, 3)) {
+        case kRaw:
+          raw(in);
+          break;
+        case kPanels:
+          panels(in);
+          break;
+        case kCarrierWeight:
+          carrier_weight(in);
+          break;
+        default:
+          palette(in);
+      }
+    in.end();
+    for (const Values *one : {&f32_, &i8_, &u8_, &u16_, &i32_, &i64_}) one->end();
+    return std::move(made_);
+  }
+
+ private:
+  void raw(Stream &in) {
+    const auto type = (int32_t)in.next(0, COD_TYPE_I64);
+    const int64_t count = in.next(1, kMostSide);
+    Values *all[] = {&f32_, &i8_, &u8_, &i32_, &i64_};
+    const uint8_t *from = all[type]->take(count);
+    made_.push_back(room(count * size_of(type), type, false));
+    std::memcpy(made_.back().data.get(), from, (size_t)(count * size_of(type)));
+  }
+
+  void panels(Stream &in) {
+    const int64_t depth = in.next(1, 1 << 24), outputs = in.next(1, 1 << 24);
+    std::vector<float> values((size_t)take_count(depth, outputs));
+    std::memcpy(values.data(), f32_.take((int64_t)values.size()), values.size() * sizeof(float));
+    made_.push_back(room(cod_float_packed(depth, outputs) * 4, COD_TYPE_F32, true));
+    auto *to = reinterpret_cast<float *>(made_.back().data.get());
+    if (cod_float_pack(values.data(), (int64_t)values.size(), depth, outputs, outputs, 1, to,
+                       cod_float_packed(depth, outputs)) != COD_OK)
+      damaged("weights that the engine does not pack");
+  }
+
+  void carrier_weight(Stream &in) {
+    const int64_t outputs = in.next(1, 1 << 24), taps = in.next(1, 1 << 20);
+    const int64_t inputs = in.next(1, 1 << 24), bits = in.next(4, 8), group = in.next(0, 1 << 24);
+    const int64_t multiplied = in.next(0, 1);
+    cod_carrier_weight w;
+    const int64_t count = take_count(take_count(outputs, taps), inputs);
+    if (cod_carrier_weight_describe(outputs, taps, inputs, (int32_t)bits, (int32_t)group,
+                                    (int32_t)multiplied, &w) != COD_OK)
+      damaged("a weight that no product takes");
+    std::vector<int8_t> codes((size_t)count);
+    if (bits == 8)
+      std::memcpy(codes.data(), i8_.take(count), (size_t)count);
+    else
+      expand(u8_.take((count + 1) / 2), codes);
+    const int64_t groups = w.group ? (inputs + w.group - 1) / w.group : 1;
+    const auto *multiplier = reinterpret_cast<const int8_t *>(
+        multiplied ? i8_.take(take_count(take_count(outputs, taps), groups)) : nullptr);
+    std::vector<float> factor((size_t)outputs);
+    std::memcpy(factor.data(), f32_.take(outputs), factor.size() * sizeof(float));
+    made_.push_back(room(w.packed_bytes, COD_TYPE_U8, true));
+    w.packed = made_.back().data.get();
+    if (multiplied) {
+      made_.push_back(room(w.multiplier_bytes, COD_TYPE_I8, true));
+      w.multiplier = reinterpret_cast<int8_t *>(made_.back().data.get());
+    }
+    made_.push_back(room(w.factor_count * 4, COD_TYPE_F32, true));
+    w.factor = reinterpret_cast<float *>(made_.back().data.get());
+    if (cod_carrier_weight_pack(codes.data(), count, multiplier, outputs * taps * groups,
+                                factor.data(), outputs, &w, threads_) != COD_OK)
+      damaged("weights or multipliers out of range");
+  }
+
+  // value[o, g, i] = table[g, code[o, i]]: what repeats is stored once
+  void palette(Stream &in) {
+    const int64_t outer = in.next(1, kMostSide), groups = in.next(1, kMostSide);
+    const int64_t inner = in.next(1, kMostSide), entries = in.next(1, 1 << 16);
+    const int64_t count = take_count(take_count(outer, inner), groups);
+    const bool wide = entries > 256;
+    const uint8_t *codes = wide ? u16_.take(outer * inner) : u8_.take(outer * inner);
+    const uint8_t *values = f32_.take(take_count(groups, entries));
+    made_.push_back(room(take_count(count, 4), COD_TYPE_F32, false));
+    uint8_t *to = made_.back().data.get();
+    for (int64_t o = 0; o < outer; o++)
+      for (int64_t g = 0; g < groups; g++)
+        for (int64_t i = o * inner; i < (o + 1) * inner; i++, to += 4) {
+          const int64_t code = wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
+          if (code >= entries) damaged("a palette without the colour that is asked for");
+          std::memcpy(to, values + 4 * (g * entries + code), 4);
+        }
+  }
+
+  static int64_t take_count(int64_t a, int64_t b) {
+    if (a > kMostSide / b) damaged("a weight beyond every size");
+    return a * b;
+  }
+  static void expand(const uint8_t *nibbles, std::vector<int8_t> &codes) {
+    const size_t pairs = codes.size() / 2;
+    for (size_t i = 0; i < pairs; i++) {
+      codes[2 * i] = (int8_t)((int8_t)(nibbles[i] << 4) >> 4);
+      codes[2 * i + 1] = (int8_t)((int8_t)nibbles[i] >> 4);
+    }
+    if (codes.size() % 2) codes.back() = (int8_t)((int8_t)(nibbles[pairs] << 4) >> 4);
+  }
+
+  Values f32_, i8_, u8_, u16_, i32_, i64_;
+  int threads_;
+  std::vector<ProgramFile::Constant> made_;
+};
+
+std::vector<int64_t> shape(Stream &in, int64_t *bytes) {
+  std::vector<int64_t> found;
+  *bytes = 4;
+  for (int64_t left = in.next(1, COD_MAX_AXES); left > 0; left--) {
+    found.push_back(in.next(1, kMostSide));
+    if (found.back() > kMostSide / *bytes) damaged("an input or output beyond every size");
+    *bytes *= found.back();
+  }
+  return found;
+}
+
+cod_operand operand(Stream &in, const std::vector<ProgramFile::Constant> &constants) {
+  cod_operand x{};
+  x.space = (int32_t)in.next(COD_SPACE_NONE, COD_SPACE_OUTPUT);
+  if (x.space == COD_SPACE_NONE) return x;
+  x.buffer = (int32_t)in.next(0, kMostConstants);
+  x.type = (int32_t)in.next(0, COD_TYPE_I64);
+  x.ndim = (int32_t)in.next(0, COD_MAX_AXES);
+  x.offset = in.next(0, kMostSide);
+  for (int32_t d = 0; d < x.ndim; d++)
+    x.shape[d] = in.next(0, kMostSide), x.stride[d] = in.next(0, kMostSide);
+  if (x.space != COD_SPACE_CONSTANT || (size_t)x.buffer >= constants.size()) return x;
+  const auto &one = constants[(size_t)x.buffer];
+  if (!one.packed) return x;
+  if (x.ndim != 1 || x.shape[0] || x.stride[0] != 1 || x.offset || x.type != one.type)
+    damaged("a packed weight that is read in part");
+  x.shape[0] = one.bytes / size_of(one.type);
+  return x;
+}
+
+ProgramFile::One program(const Container &file, int64_t number,
+                         const std::vector<ProgramFile::Constant> &constants) {
+  const std::string name = "code." + std::to_string(number);
+  const auto tensor = [&](const std::string &wanted) -> const StoredTensor & {
+    const auto found = file.tensors.find(wanted);
+    if (found == file.tensors.end()) damaged("it has no " + wanted);
+    return found->second;
+  };
+  Stream in(tensor(name), name.c_str());
+  ProgramFile::One made;
+  cod_buffer input{}, output{};
+  made.input = shape(in, &input.bytes), made.output = shape(in, &output.bytes);
+  made.arena_bytes = in.next(0, kMostArena);
+  const int64_t counts[] = {in.next(0, kMostRecords), in.next(0, kMostRecords),
+                            in.next(0, kMostRecords), in.next(0, kMostRecords)};
+  made.instructions = counts[0];
+  for (int64_t count : {counts[0], counts[1], counts[2]})
+    if (count > in.left()) damaged(name + " ends too early");
+  std::vector<cod_instruction> instructions((size_t)counts[0]);
+  int64_t at[3] = {0, 0, 0};
+  for (auto &one : instructions) {
+    one.kind = (int32_t)in.next(1, 1 << 20);
+    one.operand_count = (int32_t)in.next(0, counts[1] - at[0]);
+    one.int_count = (int32_t)in.next(0, counts[2] - at[1]);
+    one.float_count = (int32_t)in.next(0, counts[3] - at[2]);
+    one.first_operand = at[0], one.first_int = at[1], one.first_float = at[2];
+    at[0] += one.operand_count, at[1] += one.int_count, at[2] += one.float_count;
+  }
+  if (at[0] != counts[1] || at[1] != counts[2] || at[2] != counts[3])
+    damaged(name + " has operands that belong to no instruction");
+  std::vector<cod_operand> operands;
+  operands.reserve((size_t)counts[1]);
+  for (int64_t i = 0; i < counts[1]; i++) {
+    operands.push_back(operand(in, constants));
+    double elements = 1;
+    for (int32_t d = 0; d < operands.back().ndim; d++) elements *= (double)operands.back().shape[d];
+    made.work += elements;
+  }
+  std::vector<int64_t> ints((size_t)counts[2]);
+  for (int64_t &one : ints) one = in.next(INT64_MIN, INT64_MAX);
+  in.end();
+  const StoredTensor &given = tensor("floats." + std::to_string(number));
+  if (given.dtype != "F64" || given.bytes != 8 * counts[3]) damaged(name + " lacks its floats");
+  std::vector<double> floats((size_t)counts[3]);
+  if (counts[3]) std::memcpy(floats.data(), given.data, (size_t)given.bytes);
+  std::vector<cod_buffer> memory;
+  for (const auto &one : constants) memory.push_back({one.data.get(), one.bytes});
+  const cod_program_code code{instructions.data(),
+                              operands.data(),
+                              ints.data(),
+                              floats.data(),
+                              counts[0],
+                              counts[1],
+                              counts[2],
+                              counts[3],
+                              memory.data(),
+                              &input,
+                              &output,
+                              (int64_t)memory.size(),
+                              1,
+                              1,
+                              made.arena_bytes};
+  void *built = nullptr;
+  int64_t wrong = -1;
+  const int32_t result = cod_program_build(&code, &built, &wrong);
+  if (result == COD_NO_MEMORY) throw std::bad_alloc();
+  if (result != COD_OK)
+    damaged("instruction " + std::to_string(wrong) + " of " + name + " does not fit");
+  made.program = std::shared_ptr<void>(built, cod_program_free);
+  return made;
+}
+
+// The hash is that of the file with zeros in its place.
+void check_hash(const Container &file, const uint8_t *data, size_t bytes) {
+  const auto found = file.metadata.find("sha256");
+  if (found == file.metadata.end() || found->second.size() != 64)
+    throw Refusal("it has no sha256; write it again with codtdq export");
+  const size_t at = file.value_at.at("sha256");
+  if (at > bytes || bytes - at < 64 || std::memcmp(data + at, found->second.data(), 64) != 0)
+    damaged("its sha256 is written in another form");
+  const std::string zeros(64, '0');
+  Sha256 hash;
+  hash.add(data, at);
+  hash.add(reinterpret_cast<const uint8_t *>(zeros.data()), zeros.size());
+  hash.add(data + at + 64, bytes - at - 64);
+  if (hash.hex() != found->second) damaged("its content does not fit its sha256");
+}
+
+// Mean and deviation of the channels that the network was trained with.
+void read_normalization(const Container &file, float *mean, float *deviation) {
+  const auto found = file.tensors.find("normalization");
+  if (found == file.tensors.end() || found->second.dtype != "F32" || found->second.bytes != 24)
+    damaged("it has no normalization of three channels");
+  std::memcpy(mean, found->second.data, 12);
+  std::memcpy(deviation, found->second.data + 12, 12);
+  for (int i = 0; i < 3; i++)
+    if (!std::isfinite(mean[i]) || !std::isfinite(deviation[i]) || !(deviation[i] > 0))
+      damaged("a normalization that divides by nothing");
+}
+
+}  // namespace
+
+ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
+  const Container file(data, bytes);
+  metadata = file.metadata;
+  const auto text = [&](const char *key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? std::string() : found->second;
+  };
+  if (text("format") != "codtdq-program")
+    throw Refusal("it is no file of a program; codtdq export --to program writes one");
+  if (text("version") != "1")
+    throw Refusal("it has format version " + text("version").substr(0, 16) +
+                  "; this runtime reads version 1: install the codtdq-runtime that fits");
+  check_hash(file, data, bytes);
+  const std::map<std::string, Postprocess> known = {{"none", Postprocess::kNone},
+                                                    {"sigmoid", Postprocess::kSigmoid},
+                                                    {"sigmoid-minmax", Postprocess::kSigmoidMinmax},
+                                                    {"binary", Postprocess::kBinary}};
+  const auto wanted = known.find(text("postprocess"));
+  if (wanted == known.end()) damaged("it names no postprocess that there is");
+  postprocess = wanted->second;
+  read_normalization(file, mean, deviation);
+  const auto table = file.tensors.find("constants");
+  if (table == file.tensors.end()) damaged("it has no constants");
+  Stream in(table->second, "constants");
+  constants = Constants(file, threads).read(in);
+  int64_t count = 0;
+  while (count <= kMostPrograms && file.tensors.count("code." + std::to_string(count))) count++;
+  if (!count || count > kMostPrograms) damaged("it has no program, or too many");
+  for (int64_t i = 0; i < count; i++) programs.push_back(program(file, i, constants));
+}
+
+}  // namespace cod

@@ -1,0 +1,1 @@
+"""A model in a form that other programs run: program files, ONNX."""

@@ -1,0 +1,57 @@
+// A target for libFuzzer: opens its input as a program file and runs what is accepted. The hash is
+// made to fit first; the checks behind it are the ones that matter.
+#include "program_file.h"
+
+#include <string>
+#include <vector>
+
+#include "container.h"
+#include "image.h"
+#include "sha256.h"
+
+namespace {
+
+constexpr double kMostWork = 1 << 18;     // elements of operands
+constexpr int64_t kMostBytes = 16 << 20;  // of an arena
+
+void seal(std::vector<uint8_t> &data) {
+  try {
+    const cod::Container file(data.data(), data.size());
+    const auto found = file.value_at.find("sha256");
+    if (found == file.value_at.end() || file.metadata.at("sha256").size() != 64 ||
+        data.size() - found->second < 64)
+      return;
+    uint8_t *at = data.data() + found->second;
+    std::fill(at, at + 64, (uint8_t)'0');
+    cod::Sha256 hash;
+    hash.add(data.data(), data.size());
+    const std::string text = hash.hex();
+    std::copy(text.begin(), text.end(), at);
+  } catch (const cod::Refusal &) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+  std::vector<uint8_t> data(bytes, bytes + size);
+  seal(data);
+  try {
+    const cod::ProgramFile file(data.data(), data.size(), 1);
+    for (const auto &one : file.programs) {
+      const int64_t in = one.input_count(), out = one.output_count();
+      if (one.work > kMostWork || one.arena_bytes > kMostBytes || in + out > kMostWork) continue;
+      std::vector<float> input((size_t)in, 0.5f), output((size_t)out);
+      const void *inputs[] = {input.data()};
+      void *outputs[] = {output.data()};
+      cod_program_run(one.program.get(), inputs, outputs, 1);
+      if (one.output.size() != 4) continue;
+      uint8_t mask[20];
+      const int64_t rows = one.output[2], columns = one.output[3];
+      cod::to_mask(output.data(), rows, columns, file.postprocess, 4, 5, mask, 5);
+    }
+  } catch (const cod::Refusal &) {
+  } catch (const std::bad_alloc &) {
+  }
+  return 0;
+}

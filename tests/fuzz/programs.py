@@ -1,0 +1,232 @@
+"""Structured mutations of program files: a one-line refusal, or a network that runs.
+
+    python tests/fuzz/programs.py --count 1000000 --seed 0
+
+Numbers of the streams, values of the constants and the header are changed, and every hash made to
+fit, so that the checks behind it are what is tested; a share has bytes changed at random. What is
+accepted runs once where its work is small. A traceback, a message of two lines or an input that
+takes five seconds is a failure, printed with the number that repeats it; so is a crash.
+`tests/fuzz/program_target.cpp` does the same under sanitizers, guided by coverage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from checkpoints import IMAGE, tiny
+
+import codtdq
+from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.exporting.stream import encoded
+from codtdq.models.registry import ModelInfo
+from codtdq.runtime import Runtime
+
+METHODS = ("float", "cod-tdq", "cod-tdq-plus", "w8a8", "dcrp-only-fixed")
+SLOWEST = 5.0  # seconds that one input may take
+MOST_WORK = 1 << 20  # elements of the operands of what is run
+RUN_SHARE = 0.5
+STREAMS = ("constants", "code.0")
+WIDTH = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "U16": 2, "I8": 1, "U8": 1}
+
+
+def decoded(data: bytes) -> list[int]:
+    """The numbers of a stream."""
+    found, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if not byte & 128:
+            found.append((value >> 1) ^ -(value & 1))
+            value = shift = 0
+    return found
+
+
+def sealed(header: dict[str, Any], tensors: bytes) -> bytes:
+    """A file with a hash that fits, where the header has room for one."""
+    metadata = header.get("__metadata__")
+    if isinstance(metadata, dict):
+        metadata["sha256"] = "0" * 64
+    text = json.dumps(header, separators=(",", ":")).encode()
+    whole = len(text).to_bytes(8, "little") + text + tensors
+    return whole.replace(b"0" * 64, hashlib.sha256(whole).hexdigest().encode(), 1)
+
+
+@dataclass
+class Seed:
+    """A valid file in parts."""
+
+    method: str
+    metadata: dict[str, str]
+    tensors: dict[str, tuple[str, bytes]]
+    streams: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, method: str, folder: Path) -> Seed:
+        model = tiny()
+        if method != "float":
+            model = codtdq.quantize(model, method, calibration=[IMAGE] * 2, backend="cpu")
+        model.info = ModelInfo(name="tiny", description="", input_size=6, size_multiple=1)
+        data = codtdq.export(model, folder / f"{method}.codtdq").path.read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        metadata = header.pop("__metadata__")
+        tensors = {}
+        for name, entry in header.items():
+            begin, end = (8 + length + at for at in entry["data_offsets"])
+            tensors[name] = (entry["dtype"], data[begin:end])
+        streams = {name: decoded(tensors[name][1]) for name in STREAMS}
+        assert all(encoded(numbers) == tensors[name][1] for name, numbers in streams.items())
+        return cls(method, metadata, tensors, streams)
+
+
+def wild(old: int, rng: random.Random) -> int:
+    """A number in the place of another."""
+    choices = (old + 1, old - 1, 2 * old, old // 2, -old, 0, 1, -1, 7, 255, 2**31, 2**46, 2**62)
+    return max(-(2**63), min(2**63 - 1, rng.choice((*choices, rng.randrange(1 << 62)))))
+
+
+def mutate(seed: Seed, rng: random.Random) -> tuple[bytes, dict[str, list[int]]]:
+    """A file with a few changes, and its streams."""
+    streams = {name: list(numbers) for name, numbers in seed.streams.items()}
+    tensors, metadata = dict(seed.tensors), dict(seed.metadata)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        act = rng.random()
+        if act < 0.6:
+            numbers = streams[rng.choice(STREAMS)]
+            at = rng.randrange(len(numbers))
+            numbers[at] = wild(numbers[at], rng)
+        elif act < 0.7:
+            numbers = streams[rng.choice(STREAMS)]
+            at, other = rng.randrange(len(numbers)), rng.randrange(len(numbers))
+            numbers[at] = numbers[other]
+        elif act < 0.9:
+            name = rng.choice([name for name in tensors if tensors[name][1]])
+            dtype, data = tensors[name]
+            changed = bytearray(data)
+            at = rng.randrange(len(changed) // WIDTH[dtype]) * WIDTH[dtype]
+            value = rng.choice((b"\xff", b"\x00", b"\x7f", b"\x80", rng.randbytes(1)))
+            changed[at : at + WIDTH[dtype]] = (value * 8)[: WIDTH[dtype]]
+            if rng.random() < 0.2:
+                del changed[rng.randrange(len(changed)) :]
+            tensors[name] = (dtype, bytes(changed))
+            if name in streams:
+                streams[name] = decoded(tensors[name][1])
+        else:
+            key = rng.choice(list(metadata))
+            metadata[key] = rng.choice(("", "2", "none", "binary", "\x7f", "é", "x" * 300))
+    for name, numbers in streams.items():
+        if tensors[name] == seed.tensors[name]:
+            tensors[name] = ("U8", encoded(numbers))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    at = 0
+    for name, (dtype, data) in tensors.items():
+        shape = [len(data) // WIDTH[dtype]]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    if rng.random() < 0.05:
+        entry = header[rng.choice(list(tensors))]
+        entry[rng.choice(list(entry))] = rng.choice(("F32", [0], [1, 2], [-1, 5], [2**40], 3, None))
+    data = bytearray(sealed(header, b"".join(data for _, data in tensors.values())))
+    if rng.random() < 0.02:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data), streams
+
+
+def work_of(numbers: list[int]) -> int:
+    """Elements of the operands of a program; its stream is one that was accepted."""
+    values = iter(numbers)
+    for _ in range(2):
+        for _ in range(next(values)):
+            next(values)
+    next(values)
+    instructions, operands, _, _ = (next(values) for _ in range(4))
+    for _ in range(4 * instructions):
+        next(values)
+    total = 0
+    for _ in range(operands):
+        if next(values) == 0:
+            continue
+        _, _, axes, _ = (next(values) for _ in range(4))
+        size = 1
+        for _ in range(axes):
+            size *= next(values)
+            next(values)
+        total += size
+    return total
+
+
+class Fuzzer:
+    """Runs inputs by their number: the number alone repeats one."""
+
+    def __init__(self, folder: Path, methods: tuple[str, ...] = METHODS) -> None:
+        self.seeds = [Seed.of(method, folder) for method in methods]
+        self.counts: Counter[str] = Counter()
+        self.slowest = 0.0
+
+    def one(self, number: int, seed_number: int = 0) -> None:
+        """Run one input; raises AssertionError where it does anything but refuse or run."""
+        rng = random.Random(f"{seed_number}-{number}")
+        seed = self.seeds[number % len(self.seeds)]
+        data, streams = mutate(seed, rng)
+        began = time.process_time()
+        try:
+            network = Runtime(data, threads=1)
+            self.counts["accepted"] += 1
+            if rng.random() < RUN_SHARE and work_of(streams["code.0"]) < MOST_WORK:
+                network.run(np.zeros(network.shapes[0].input, np.float32))
+                self.counts["run"] += 1
+            network.close()
+        except CodtdqError as error:
+            text = str(error)
+            assert text and "\n" not in text and len(text) < 512, f"{number}: {text!r}"
+            self.counts["refused" if isinstance(error, CheckpointError) else "failed"] += 1
+        except Exception as error:
+            raise AssertionError(f"input {number} ({seed.method}): {error!r}") from error
+        taken = time.process_time() - began
+        self.slowest = max(self.slowest, taken)
+        assert taken < SLOWEST, f"input {number} ({seed.method}) took {taken:.1f} s"
+
+
+def main() -> int:
+    """Run many inputs and print what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", metavar="DIR", help="only write the valid files, and end")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="codtdq-fuzz-") as name:
+        folder = Path(args.write or name)
+        folder.mkdir(parents=True, exist_ok=True)
+        fuzzer = Fuzzer(folder)
+        if args.write:
+            return 0
+        began, failures = time.time(), 0
+        for number in range(args.first, args.first + args.count):
+            try:
+                fuzzer.one(number, args.seed)
+            except AssertionError as error:
+                failures += 1
+                print(error, flush=True)
+                if failures >= 20:
+                    break
+    shown = {"failures": failures, **fuzzer.counts, "slowest_seconds": round(fuzzer.slowest, 3)}
+    print(json.dumps({"inputs": args.count, **shown, "seconds": round(time.time() - began)}))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

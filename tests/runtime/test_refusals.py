@@ -1,0 +1,134 @@
+"""Damaged, truncated, foreign and hostile files are one line each; wrong calls, too."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from engine_cases import needs_engine
+
+from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.runtime import Runtime
+
+pytestmark = needs_engine
+
+
+@pytest.fixture(scope="module")
+def data(exported):
+    return exported("cfrn-small")[1].read_bytes()
+
+
+def refusal(source):
+    with pytest.raises(CheckpointError) as caught:
+        Runtime(source)
+    text = str(caught.value)
+    assert text and "\n" not in text and len(text) < 512
+    return text
+
+
+def parts(data):
+    """(header, tensors) of a file."""
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def sealed(header, tensors):
+    """A file with a hash that fits."""
+    header["__metadata__"]["sha256"] = "0" * 64
+    text = json.dumps(header, separators=(",", ":")).encode()
+    whole = len(text).to_bytes(8, "little") + text + tensors
+    digest = hashlib.sha256(whole).hexdigest().encode()
+    return whole.replace(b"0" * 64, digest, 1)
+
+
+def test_a_sealed_file_opens(data):
+    assert Runtime(sealed(*parts(data))).shapes[0].input == (1, 3, 160, 160)
+
+
+def test_truncated_files(data, tmp_path):
+    for length in (0, 1, 7, 8, 100, len(data) // 2, len(data) - 1):
+        refusal(data[:length])
+    (tmp_path / "cut.codtdq").write_bytes(data[:5000])
+    assert refusal(tmp_path / "cut.codtdq").startswith(str(tmp_path / "cut.codtdq"))
+    assert "is there such a file" in refusal(tmp_path / "none.codtdq")
+    refusal(tmp_path)  # a folder
+
+
+def test_foreign_files(data):
+    from safetensors.numpy import save
+
+    assert "no file of a program" in refusal(save({"x": np.zeros(3, np.float32)}))
+    assert "cut off" in refusal(b"PK\x03\x04" + b"x" * 1000)
+    refusal(b"\x00" * 64)
+    refusal(b"{}" * 500)
+
+
+def test_a_changed_byte_anywhere_is_found(data):
+    for at in range(9, len(data), len(data) // 60):
+        changed = bytearray(data)
+        changed[at] ^= 4
+        refusal(bytes(changed))
+
+
+def test_other_versions_say_what_to_install(data):
+    header, tensors = parts(data)
+    header["__metadata__"]["version"] = "2"
+    assert "format version 2; this runtime reads version 1" in refusal(sealed(header, tensors))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h: h["f32"].update(dtype="F16"), "type F16"),
+        (lambda h: h["f32"].update(shape=[3]), "another size than its shape"),
+        (lambda h: h["f32"]["data_offsets"].reverse(), "outside of the file"),
+        (lambda h: h["f32"].update(data_offsets=[0, 2**60]), "header"),
+        (lambda h: h["f32"].update(more=[1]), "header"),
+        (lambda h: h.pop("constants"), "gaps"),
+        (lambda h: h.update(x={"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}), "overlap"),
+        (lambda h: h["__metadata__"].update(postprocess="x"), "postprocess"),
+        (lambda h: h["__metadata__"].pop("format"), "no file of a program"),
+    ],
+)  # fmt: skip
+def test_headers_that_do_not_fit(data, change, words):
+    header, tensors = parts(data)
+    change(header)
+    assert words in refusal(sealed(header, tensors))
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(data):
+    header, tensors = parts(data)
+    header["__metadata__"]["version"] = "\x1b[31m"
+    assert "\x1b" not in refusal(sealed(header, tensors))
+
+
+def test_wrong_calls(exported):
+    _, path = exported("cfrn-small")
+    network = Runtime(path)
+    image = np.zeros((4, 4, 3), np.uint8)
+    for call in (
+        lambda: Runtime(path, threads=0),
+        lambda: Runtime(path, threads=True),
+        lambda: network.predict(image, threshold=0),
+        lambda: network.predict(image.astype(np.int32)),
+        lambda: network.predict(np.zeros((0, 4, 3), np.uint8)),
+        lambda: network.predict(np.zeros((70000, 1, 3), np.uint8)),
+        lambda: network.run(np.zeros((1, 3, 8, 8), np.float32)),
+        lambda: network.run(np.zeros((1, 3, 160, 160), np.int32)),
+        lambda: network.run([1.0]),
+        lambda: network.run(np.zeros((0, 3, 160, 160), np.float32)),
+    ):
+        with pytest.raises(CodtdqError) as caught:
+            call()
+        assert str(caught.value) and "\n" not in str(caught.value)
+    network.close()
+    network.close()
+    with pytest.raises(CodtdqError, match="closed"):
+        network.predict(image)
+
+
+def test_networks_that_give_no_mask_say_so(exported):
+    _, path = exported("cfrn-small")
+    network = Runtime(path)
+    x = np.full((1, 3, 160, 160), np.nan, np.float32)
+    assert np.isnan(network.run(x)).any()  # logits are the caller's business
