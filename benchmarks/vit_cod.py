@@ -1,13 +1,14 @@
 """Scores of vit-cod in float and at four bits, and how far the masks move from the float ones.
 
     python benchmarks/split_pairs.py CAMO-train split
-    codtdq quantize --model vit-cod --calibration split/rest/Imgs --calibration-images 64 \\
-        --out packed
-    python benchmarks/vit_cod.py split/held-out --packed packed --out results/vit-cod/results.jsonl
+    python benchmarks/vit_cod.py split/held-out --out results/vit-cod/results.jsonl
+    python benchmarks/vit_cod.py camosynth --limit 40 --out results/vit-cod/camosynth.jsonl
+    python benchmarks/vit_cod.py samples --out results/vit-cod/samples.jsonl \\
+        --picture docs/images/vit-cod-samples.png
 
-Settings that need no images are made here, `cod-tdq-plus` is read from `--packed`; all run on the
-native engine, float in PyTorch. `distance` is the mean of |p - p of the float model| over the
-pixels of the network's input, averaged over images.
+Settings that need no images are made here, `cod-tdq-plus` is the model of the package, or what
+`--packed` names; all run on the native engine, float in PyTorch. `distance` is the mean of
+|p - p of the float model| over the pixels of the network's input, averaged over images.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
+from codtdq.data import open_dataset
 from codtdq.evaluation import evaluate
 from codtdq.evaluation.provenance import execution_of
+from codtdq.lab.mask_grid import MaskRow, mask_grid
 from codtdq.operators.record import describe
 from codtdq.resolve import open_config, open_model, quantize_for
 
@@ -50,11 +55,29 @@ def measured(model: nn.Module, dataset: str, limit: int | None) -> tuple[Any, Te
     return result, torch.cat(maps)
 
 
+def drawn(dataset: str, limit: int | None, maps: dict[str, Tensor]) -> Image:
+    """Images, their masks, and the masks of every setting side by side."""
+    rows, images = [], open_dataset(dataset, limit=limit)
+    for index in range(len(images)):
+        sample = images[index]
+        assert sample.mask is not None
+        found = {
+            setting: np.rint(each[index].float().numpy() * 255).astype(np.uint8)
+            for setting, each in maps.items()
+        }
+        rows.append(MaskRow(sample.name, sample.image, sample.mask, found))
+    return mask_grid(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", help="folder with Imgs and GT, or a camosynth split")
     parser.add_argument("--packed", default="vit-cod-w4a4", help="quantized by cod-tdq-plus")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="the float one comes first")
+    parser.add_argument("--float-maps", type=Path, help="file that keeps the float masks")
+    parser.add_argument(
+        "--picture", type=Path, help="PNG of all masks; of images that may be shown"
+    )
     parser.add_argument("--limit", type=int)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines; rows are added")
@@ -62,11 +85,20 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    exact = None
+    pictured: dict[str, Tensor] = {}
+    kept: Path | None = args.float_maps
+    exact = torch.load(kept) if kept is not None and kept.exists() else None
     for setting in args.settings.split(","):
         model = opened(setting, args.packed)
         result, maps = measured(model, args.dataset, args.limit)
-        exact = maps if exact is None else exact
+        if setting == "fp32":
+            exact = maps
+            if kept is not None:
+                torch.save(maps, kept)
+        if exact is None:
+            parser.error("distances are to the float masks: begin with fp32, or give --float-maps")
+        if args.picture:
+            pictured[setting] = maps
         distances = (maps.float() - exact.float()).abs().mean((1, 2))
         row = {
             "model": MODEL,
@@ -86,6 +118,8 @@ def main() -> None:
         shown = {**row["metrics"], "distance": row["distance"]}
         scores = "  ".join(f"{key} {shown[key]:.4f}" for key in ("S", "wF", "MAE", "distance"))
         print(f"{setting:16s} {scores}  {row['execution']}", flush=True)
+    if args.picture:
+        drawn(args.dataset, args.limit, pictured).save(args.picture, optimize=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from codtdq.exporting.program import ExportedProgram, export_program
 from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
+from codtdq.models.weights import packed_checkpoint
 from codtdq.numerics import ActivationResult, ActivationSpec
 from codtdq.numerics import quantize as _quantize_tensor
 from codtdq.operators import quant_operators
@@ -112,6 +113,7 @@ def load(
 ) -> nn.Module:
     """Restore a quantized model, without calibration data.
 
+    directory: what `save` wrote, or the name of a quantized model of the package, "vit-cod-w4a4".
     model: a float model of the same architecture, for one that is not registered; it stays as it
         is.
     backend: "auto" (the native engine where it can run), "reference" (simulated), "cpu" (native, or
@@ -119,6 +121,7 @@ def load(
     cache_weights: keep dequantized weights in memory for the operators that are simulated; False
         trades their speed for memory.
     """
+    directory = packed_checkpoint(directory)
     if model is None:
         architecture = read_header(directory)["architecture"]
         if architecture not in list_models():
@@ -184,6 +187,7 @@ def verify(
     signature: where it is, if not beside that file.
     """
     list_methods()
+    directory = packed_checkpoint(directory)
     return _verify(
         directory, config_from, _skeleton, signers=signers, identity=identity, signature=signature
     )

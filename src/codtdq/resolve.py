@@ -14,7 +14,7 @@ from codtdq.data.dataset import Dataset
 from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
 from codtdq.models import create_model, list_models, model_info
-from codtdq.models.weights import shipped_weights
+from codtdq.models.weights import PACKED, packed_checkpoint, shipped_weights
 from codtdq.planning import QuantConfig
 from codtdq.planning.config import read_json
 
@@ -28,17 +28,18 @@ def open_model(
     untrained: bool = False,
     backend: str = "auto",
 ) -> nn.Module:
-    """A model by registered name (with its shipped or given weights), or a quantized directory.
+    """A model by registered name (with its shipped or given weights), or a quantized one.
 
+    spec: of a quantized model its directory, or the name of one that comes with the package.
     untrained: accept fresh weights where none are shipped or given.
     backend: who executes a quantized model.
     """
-    path = Path(spec)
+    path = packed_checkpoint(spec)
     if spec not in list_models() and (path.exists() or "/" in spec):
         if not path.exists():
             raise ConfigError(
                 f"{spec} does not exist; --model takes a registered name "
-                f"({', '.join(list_models())}) or the directory of a quantized model"
+                f"({', '.join([*list_models(), *PACKED])}) or the directory of a quantized model"
             )
         if checkpoint is not None:
             raise ConfigError(f"--checkpoint goes with a registered model, not with {spec}")

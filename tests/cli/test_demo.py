@@ -1,4 +1,4 @@
-"""`codtdq demo` on a few images: all settings, both models, the worst layers and a picture."""
+"""`codtdq demo` on a few images: settings of all models, the worst layers and a picture."""
 
 import json
 
@@ -8,7 +8,7 @@ from PIL import Image
 from codtdq.cli import main
 from codtdq.engine import cpu as native
 from codtdq.evaluation import LayerLoss
-from codtdq.lab.demo import MODELS, SETTINGS, DemoResult, conclusions
+from codtdq.lab.demo import SETTINGS, SUBJECTS, DemoResult, conclusions
 from codtdq.resolve import quantize_for
 
 
@@ -31,25 +31,41 @@ def demo(tmp_path_factory):
     return json.loads(stdout.getvalue()), out
 
 
-def test_every_setting_of_both_models_is_scored(demo):
+def test_every_setting_of_all_models_is_scored(demo):
     data, _ = demo
-    assert set(data["scores"]) == set(MODELS)
-    for rows in data["scores"].values():
-        assert list(rows) == list(SETTINGS)
+    assert list(data["scores"]) == ["vit-cod", "cfrn-small", "escnet-small"]
+    for subject in SUBJECTS:
+        rows = data["scores"][subject.name]
+        assert list(rows) == list(subject.settings)
         assert all(0 <= row["S"] <= 1 and row["MAE"] >= 0 for row in rows.values())
-        assert abs(rows["fp32"]["S"] - rows["w8a8"]["S"]) < 0.03
         assert rows["fp32"] != rows["cod-tdq"]
-    assert data["data"] == "camosynth (synthetic)"
+        if subject.settings == SETTINGS:
+            assert abs(rows["fp32"]["S"] - rows["w8a8"]["S"]) < 0.03
+    assert data["data"] == dict.fromkeys(("cfrn-small", "escnet-small"), "camosynth") | {
+        "vit-cod": "samples"
+    }
+    assert data["images"] == {"vit-cod": 3, "cfrn-small": 4, "escnet-small": 4}
+
+
+def test_the_large_model_finds_the_animals_at_four_bits(demo):
+    scores = demo[0]["scores"]["vit-cod"]
+    assert scores["fp32"]["S"] > 0.8
+    assert (
+        abs(scores["cod-tdq-plus"]["S"] - scores["fp32"]["S"])
+        < 0.03
+        < 0.1
+        < (scores["fp32"]["S"] - scores["w4a4"]["S"])
+    )
 
 
 def test_it_runs_on_the_engine_and_says_how_fast(demo):
     data, _ = demo
-    for model in MODELS:
+    for model in data["scores"]:
         how, speed = data["execution"][model], data["speed"][model]
         assert how["fp32"] == "float32"
         if native.unavailable_reason() is None:
             assert how["cod-tdq-guarded"] == f"native ({native.instruction_set()})"
-            assert how["w8a8"] == how["cod-tdq-guarded"]  # bytes have the same product
+            assert how.get("w8a8", how["w4a4"]) == how["cod-tdq-guarded"]  # one product
             assert how["cod-tdq-plus"].startswith(how["cod-tdq-guarded"])
         assert speed["ratio"] == pytest.approx(speed["fp32_ms"] / speed["int4_ms"])
 
@@ -65,7 +81,7 @@ def test_the_picture_has_a_row_per_image_and_a_column_per_setting(demo):
     data, out = demo
     picture = Image.open(out / "demo.png")
     assert data["picture"] == str(out / "demo.png")
-    assert picture.width > 6 * 140 and picture.height > 8 * 140
+    assert picture.width > 6 * 140 and picture.height > 11 * 140
 
 
 def test_conclusions_follow_the_numbers():
@@ -74,7 +90,7 @@ def test_conclusions_follow_the_numbers():
         row["cod-tdq-plus"] = 0.895
         scores = {"m": {k: {"S": v} for k, v in row.items()}}
         loss = LayerLoss("fc2", "mlp", calls=1, clip_rate=0.4)
-        return DemoResult(4, scores, {"m": [loss]})
+        return DemoResult({"m": 4}, scores, {"m": [loss]})
 
     assert "over-clips" in conclusions(result(0.7))[0]
     assert "cod-tdq-plus, calibrated on 32 images, loses 0.005" in conclusions(result(0.7))[0]

@@ -230,3 +230,29 @@ def test_a_wrong_name_in_the_environment_is_an_error():
         assert done.returncode == 2 and done.stdout == ""
         assert f"CODTDQ_NATIVE={value}: no such instruction set" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(native.unavailable_reason() is not None, reason="no native engine")
+def test_the_packed_model_of_the_package_is_the_default_and_runs_natively(
+    run, photos, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vit-cod-w4a4").mkdir()  # somebody's own folder is not taken for the package's
+    code, out, err = run("predict", photos / "a.png", "--out", tmp_path / "m.png")
+    assert code == 0, err
+    assert f"executed: native ({native.instruction_set()})" in out
+    mask = Image.open(tmp_path / "m.png")
+    assert mask.mode == "L" and mask.size == Image.open(photos / "a.png").size
+    low, high = mask.getextrema()
+    assert low < 64 and high > 0  # a ground, and something on it
+    (tmp_path / "vit-cod-w4a4").rmdir()
+    named = ["--model", "vit-cod-w4a4", "--out", tmp_path / "n.png"]
+    assert run("predict", photos / "a.png", *named)[0] == 0
+    assert (tmp_path / "n.png").read_bytes() == (tmp_path / "m.png").read_bytes()
+
+
+def test_a_setting_or_weights_mean_the_float_model(run, photos, tmp_path):
+    for more in (["--method", "nonsense"], ["--checkpoint", tmp_path / "none.pth"]):
+        code, _, err = run("predict", photos, *more, "--out", tmp_path / "m")
+        assert code == 2 and "--checkpoint goes with" not in err
+    assert "none.pth: no such checkpoint file" in err

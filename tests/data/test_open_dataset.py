@@ -26,7 +26,7 @@ def test_table_lists_every_name_once_with_a_description():
     assert rows["camosynth"].expected == 1000
     assert rows["camosynth/test-easy"].expected == 250 and rows["NC4K"].expected == 4121
     assert rows["camosynth/train"].expected is None
-    assert {row.kind for row in rows.values()} == {"synthetic", "benchmark"}
+    assert {row.kind for row in rows.values()} == {"synthetic", "pictures", "benchmark"}
     assert all(row.description for row in rows.values())
 
 
@@ -35,6 +35,19 @@ def test_every_synthetic_row_opens():
         if row.kind == "synthetic":
             data = open_dataset(row.name, limit=4, size=48)
             assert isinstance(data, Dataset) and len(data) == 4 and data.name == row.name
+
+
+def test_samples_come_with_the_package_unless_a_folder_is_meant(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = open_dataset("samples")
+    assert data.names() == ["bricks", "grass", "gravel"] and len(open_dataset("Samples")) == 3
+    for index in range(3):
+        sample = data[index]
+        assert sample.image.shape == (448, 448, 3) and sample.mask.shape == (448, 448)
+        assert 0.1 < (sample.mask == 255).mean() < 0.3 and set(sample.mask.flat) == {0, 255}
+    (tmp_path / "samples").mkdir()
+    with pytest.raises(DataError, match="samples"):
+        open_dataset("samples")
 
 
 def test_camosynth_is_the_four_test_splits():

@@ -7,7 +7,7 @@ from torch import nn
 import codtdq
 from codtdq.engine import use_backend
 from codtdq.engine.cpu import library as native_library
-from codtdq.errors import ConfigError
+from codtdq.errors import CheckpointError, ConfigError
 from codtdq.lab.diagnosis.tokens import token_maps
 from codtdq.models import build_model, model_info
 from codtdq.models.registry import first_output
@@ -56,6 +56,19 @@ def test_the_shipped_weights_load_and_are_small():
     assert not model.training and all(p.isfinite().all() for p in model.parameters())
     assert model.decoder.mask_logits.weight.abs().max() > 0.05  # fresh ones are below that
     assert shipped_weights(model_info(NAME).weights).stat().st_size <= 26e6
+
+
+def test_the_packed_model_of_the_package_is_sound_and_goes_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = codtdq.verify("vit-cod-w4a4")
+    assert found.architecture == NAME and found.method == "cod-tdq-plus"
+    files = list(shipped_weights("vit-cod-w4a4").iterdir())
+    assert len(files) == 2 and sum(file.stat().st_size for file in files) <= 14e6
+    model = codtdq.load("vit-cod-w4a4", backend="reference")
+    assert len(quant_operators(model)) == found.operators > 60
+    (tmp_path / "vit-cod-w4a4").mkdir()  # a directory of that name is what was meant
+    with pytest.raises(CheckpointError):
+        codtdq.load("vit-cod-w4a4")
 
 
 def test_sides_that_are_no_whole_patches_are_refused():

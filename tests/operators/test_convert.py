@@ -216,3 +216,17 @@ def test_norms_and_biases_are_rounded_to_their_stored_form_only_when_asked():
     kept = simulate(model, codtdq.preset("cod-tdq", skip_patterns=["mlp.fc1"]))
     assert torch.equal(kept.mlp.fc1.bias, model.mlp.fc1.bias)
     assert torch.equal(kept.mlp.fc1.weight, model.mlp.fc1.weight)
+
+
+def test_vectors_stay_exact_where_only_tables_go_into_blocks(tmp_path):
+    model = small_net()
+    model.table = nn.Parameter(images(1, seed=5)[0, 0])
+    config = codtdq.preset("cod-tdq", float_storage="tables8")
+    quantized = simulate(model, config)
+    assert torch.equal(quantized.mlp.fc1.bias, model.mlp.fc1.bias)
+    assert 0 < (quantized.table - model.table).abs().max() < 0.05
+    codtdq.save(quantized, tmp_path / "q")
+    again = codtdq.load(tmp_path / "q", model=model, backend="reference")
+    assert torch.equal(again.table, quantized.table)
+    assert torch.equal(again.mlp.fc1.bias, model.mlp.fc1.bias)
+    assert "FP32, tables in 8-bit blocks" in str(codtdq.plan(model, config))

@@ -44,12 +44,12 @@ def describe(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
 
 
-def add_model(parser: argparse.ArgumentParser, *, packed: bool = True) -> None:
-    """`--model`."""
+def add_model(
+    parser: argparse.ArgumentParser, *, packed: bool = True, default: str = DEFAULT_MODEL
+) -> None:
+    """`--model`; packed: whether a quantized model will do."""
     what = "registered name" + (", or a directory that `codtdq quantize` wrote" if packed else "")
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, metavar="M", help=f"{what} (default {DEFAULT_MODEL})"
-    )
+    parser.add_argument("--model", default=default, metavar="M", help=f"{what} (default {default})")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

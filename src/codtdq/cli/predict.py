@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from codtdq.data import Dataset
     from codtdq.evaluation.masks_to_files import Pictures, Written
 
+PACKED_MODEL, FLOAT_MODEL = "vit-cod-w4a4", "vit-cod"  # of the package: run as it is, quantized
 STREAM = "-"  # standard input, or standard output
 
 
@@ -39,14 +40,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "photo.jpg --out mask.png",
             "photos --recursive --overlay --threshold 0.5 --out masks",
             "'photos/*.jpg' --preset cod-tdq --cutout --out masks",
-            "photos --model cfrn-w4a4 --out masks --resume",
+            "photos --model my-w4a4 --out masks --resume",
             "- --out - < photo.jpg > mask.png",
         ],
     )
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE", help="image, folder or glob; - is standard input"
     )
-    add_model(parser)
+    add_model(parser, default=f"{PACKED_MODEL}; {FLOAT_MODEL} if a setting or weights are given")
+    parser.set_defaults(model=None)
     add_weights(parser)
     add_config(parser, None)
     add_threads(parser)
@@ -88,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--overwrite and --resume exclude each other; give one")
     pictures = Pictures(args.threshold, args.overlay, args.cutout, args.postprocess)
     use_threads(args)
+    args.model = args.model or _default_model(args)
     sources = _sources(args)
     if args.out == STREAM:
         return _to_stdout(args, sources, pictures)
@@ -103,6 +106,14 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     _report(args, sources, model, written)
     return 1 if written.failed else 0
+
+
+def _default_model(args: argparse.Namespace) -> str:
+    """The packed model of the package, wherever the user is; the float one where that is needed."""
+    from codtdq.models.weights import shipped_weights
+
+    asked = (args.method, args.config, args.set, args.overrides, args.checkpoint)
+    return FLOAT_MODEL if any(asked) else str(shipped_weights(PACKED_MODEL))
 
 
 def _report(

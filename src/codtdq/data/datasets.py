@@ -1,4 +1,4 @@
-"""Opening a data set by one word: a camosynth split, a benchmark or a folder."""
+"""Opening a data set by one word: a camosynth split, sample pictures, a benchmark or a folder."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from codtdq.data.splits import SPLITS, TEST_SPLITS
 from codtdq.errors import DataError
 
 SYNTHETIC = "camosynth"
+SAMPLES = "samples"
+SAMPLES_DIR = Path(__file__).parent / SAMPLES
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ def list_datasets() -> list[DatasetInfo]:
     for split in SPLITS.values():
         name = f"{SYNTHETIC}/{split.name}"
         rows.append(DatasetInfo(name, "synthetic", split.count, split.description))
+    what = "three compositions of CC0 images, which come with the package"
+    rows.append(DatasetInfo(SAMPLES, "pictures", 3, what))
     for item in BENCHMARKS.values():
         rows.append(DatasetInfo(item.name, "benchmark", item.expected, item.description))
     return rows
@@ -94,6 +98,8 @@ def open_dataset(
         if split in SPLITS:
             return CamoSynth(split, size=size, limit=limit)
         raise _unknown(spec)
+    if known == SAMPLES and not Path(spec).exists():
+        return sample_pictures(limit=limit)
     benchmark = benchmark_named(spec)
     if benchmark is not None and root is not None:
         return find_dataset(benchmark.name, root, limit=limit, allow_missing=allow_missing)
@@ -106,6 +112,11 @@ def open_dataset(
             f"(--data-root; e.g. one with TestDataset/{benchmark.name})"
         )
     raise _unknown(spec)
+
+
+def sample_pictures(*, limit: int | None = None) -> ImageMaskFolder:
+    """The sample pictures of the package with their masks, whatever folders there are."""
+    return ImageMaskFolder(SAMPLES_DIR, limit=limit)
 
 
 def open_images(

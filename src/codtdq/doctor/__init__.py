@@ -67,7 +67,7 @@ def _triton() -> str:
 
 def _weights() -> dict[str, str]:
     from codtdq.models import list_models, model_info
-    from codtdq.models.weights import shipped_weights
+    from codtdq.models.weights import PACKED, shipped_weights
 
     found = {}
     for name in list_models():
@@ -78,4 +78,9 @@ def _weights() -> dict[str, str]:
             found[name] = f"shipped ({shipped_weights(file).stat().st_size / 2**20:.1f} MiB)"
         else:
             found[name] = f"missing from this installation ({file})"
+    for name in PACKED:
+        size = sum(file.stat().st_size for file in shipped_weights(name).glob("*.*"))
+        found[name] = (
+            f"shipped ({size / 2**20:.1f} MiB)" if size else "missing from this installation"
+        )
     return found

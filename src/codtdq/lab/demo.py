@@ -1,4 +1,4 @@
-"""The whole story on what comes with the package: two small models, synthetic scenes, ten settings.
+"""The whole story on what comes with the package: three models, sample pictures and scenes.
 
 Everything printed is measured in this run; nothing is stored beforehand.
 """
@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from codtdq.api import config, quantize
+from codtdq.api import config, load, quantize
 from codtdq.data import open_dataset
 from codtdq.data.dataset import Dataset
+from codtdq.data.datasets import SAMPLES, sample_pictures
 from codtdq.engine import backend_of, use_backend
 from codtdq.environment import environment
 from codtdq.errors import DataError
@@ -30,7 +31,6 @@ from codtdq.lab.mask_grid import MaskRow, mask_grid
 from codtdq.models import create_model
 from codtdq.resolve import quantize_for
 
-MODELS = ("cfrn-small", "escnet-small")
 PLUS = "cod-tdq-plus"
 SETTINGS = (
     "fp32",
@@ -44,20 +44,39 @@ SETTINGS = (
     "cod-tdq-guarded",
     PLUS,
 )
+FEW_SETTINGS = ("fp32", "w4a4", "cod-tdq", "cod-tdq-guarded", PLUS)  # of a large model
 PICTURED = ("fp32", "w4a4", "cod-tdq", PLUS)
 DIAGNOSED = "cod-tdq"
 TIMED = PLUS
 CALIBRATION_IMAGES = 32  # of the method that needs any; by default it takes 128, and longer
 TIMED_SECONDS = 2.0  # per model
 DEFAULT_IMAGES = 32
+SHOWN = 4  # pictures of each model, at most
 METRICS = ("S", "wF", "E_mean", "F_max", "MAE")  # the columns of the paper's motivating table
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, what it is shown, and in which settings."""
+
+    name: str
+    data: str = "camosynth"
+    settings: tuple[str, ...] = SETTINGS
+    packed: str | None = None  # the model of PLUS that comes with the package
+
+
+SUBJECTS = (
+    Subject("vit-cod", SAMPLES, FEW_SETTINGS, "vit-cod-w4a4"),
+    Subject("cfrn-small"),
+    Subject("escnet-small"),
+)
 
 
 @dataclass
 class DemoResult:
     """Scores, worst layers and pictures of one demo run."""
 
-    images: int
+    images: dict[str, int]  # by model
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     worst: dict[str, list[LayerLoss]] = field(default_factory=dict)
     execution: dict[str, dict[str, str]] = field(default_factory=dict)  # by model and setting
@@ -73,19 +92,25 @@ def run_demo(
     out: str | Path | None = "demo",
     say: Callable[[str], None] = lambda text: None,
 ) -> DemoResult:
-    """Quantize and score both small models; write `demo.png` to `out` unless it is None."""
+    """Quantize and score all models; write `demo.png` to `out` unless it is None.
+
+    images: synthetic ones; of the sample pictures there are only a few.
+    """
     if out is not None:
         _check_folder(Path(out))  # before minutes of work
     start = time.perf_counter()
-    result = DemoResult(images)
+    result = DemoResult({})
     rows: list[MaskRow] = []
-    for name in MODELS:
-        dataset = open_dataset("camosynth", limit=images)
+    for subject in SUBJECTS:
+        name = subject.name
+        own = subject.data == SAMPLES
+        dataset = sample_pictures() if own else open_dataset(subject.data, limit=images)
+        result.images[name] = len(dataset)
         float_model = create_model(name)
         masks: dict[str, list[NDArray[np.uint8]]] = {}
         shown = _pictured(dataset)
-        for setting in SETTINGS:
-            model = _quantized(float_model, setting)
+        for setting in subject.settings:
+            model = _quantized(float_model, setting, subject)
             result.execution.setdefault(name, {})[setting] = _execution(model)
             scores = evaluate(model, dataset).metrics
             result.scores.setdefault(name, {})[setting] = {key: scores[key] for key in METRICS}
@@ -119,10 +144,12 @@ def _check_folder(out: Path) -> None:
         raise DataError(f"--out {out} cannot be written ({error.strerror})") from error
 
 
-def _quantized(model: nn.Module, setting: str) -> nn.Module:
+def _quantized(model: nn.Module, setting: str, subject: Subject) -> nn.Module:
     """Return the model in a setting, on the native engine where that can run it."""
     if setting == "fp32":
         return model
+    if setting == PLUS and subject.packed is not None:
+        return load(subject.packed)
     if setting == PLUS:
         quantized = quantize_for(model, config(PLUS, model=model), count=CALIBRATION_IMAGES)
     else:
@@ -162,8 +189,8 @@ def _speed(float_model: nn.Module, model: nn.Module) -> dict[str, float]:
 
 def _pictured(dataset: Dataset) -> list[int]:
     """Return one image of each difficulty: the first of every quarter of the joined splits."""
-    quarter = max(1, len(dataset) // 4)
-    return [i for i in range(0, len(dataset), quarter)][:4]
+    quarter = max(1, len(dataset) // SHOWN)
+    return [i for i in range(0, len(dataset), quarter)][:SHOWN]
 
 
 def _mask(dataset: Dataset, index: int) -> NDArray[np.uint8]:
@@ -181,17 +208,19 @@ def _verdict(naive: float, method: float) -> str:
 def conclusions(result: DemoResult) -> list[str]:
     """Return what the numbers of this run say, in words that follow from them."""
     lines = []
+    packed = {subject.name for subject in SUBJECTS if subject.packed is not None}
     for name, scores in result.scores.items():
         s = {setting: values["S"] for setting, values in scores.items()}
         drop = {setting: s["fp32"] - value for setting, value in s.items()}
         naive, method, guarded = drop["w4a4"], drop["cod-tdq"], drop["cod-tdq-guarded"]
         plus = drop[PLUS]
         verdict = _verdict(naive, method)
+        fitted = "as shipped" if name in packed else f"calibrated on {CALIBRATION_IMAGES} images"
         lines.append(
             f"{name}: naive W4A4 loses {naive:.3f} of S, the published setting (cod-tdq) loses "
             f"{method:.3f} and {verdict}; token groups in every layer with clipping weighed "
-            f"against rounding (cod-tdq-guarded) lose {max(guarded, 0.0):.3f}; {PLUS}, calibrated "
-            f"on {CALIBRATION_IMAGES} images, loses {max(plus, 0.0):.3f}."
+            f"against rounding (cod-tdq-guarded) lose {max(guarded, 0.0):.3f}; {PLUS}, {fitted}, "
+            f"loses {max(plus, 0.0):.3f}."
         )
         clipped = max(result.worst[name], key=lambda loss: loss.clip_rate)
         lines.append(

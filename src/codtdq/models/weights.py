@@ -20,6 +20,7 @@ from codtdq.errors import CheckpointError
 from codtdq.io import read_tensors, write_tensors
 from codtdq.models import block_weights
 
+PACKED = ("vit-cod-w4a4",)  # quantized models in the package, a directory each
 BLOCK8 = "block8"  # 8-bit blocks in place of a dtype
 # Older ones run code of a crafted file (CVE-2025-32434 below 2.6, CVE-2026-24747 below 2.10).
 SAFE_TORCH = (2, 10)
@@ -39,6 +40,12 @@ _SHOWN = 3  # differing keys that an error lists
 def shipped_weights(filename: str) -> Path:
     """Where the package keeps a file of trained weights; the file itself may be absent."""
     return Path(codtdq.weights.__file__).parent / filename
+
+
+def packed_checkpoint(spec: str | Path) -> Path:
+    """The directory of a quantized model: one that exists, or one of the package by its name."""
+    path = Path(spec)
+    return shipped_weights(str(spec)) if str(spec) in PACKED and not path.exists() else path
 
 
 def load_checkpoint(model: nn.Module, path: str | Path, *, architecture: str) -> None:

@@ -102,9 +102,11 @@ def clip_weights(model: nn.Module, plan: QuantPlan) -> None:
 def round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
     """Round the parameters that stay float to their stored form, so that a file is exact.
 
-    Operators that the config keeps float on purpose are left as they are.
+    Operators that the config keeps float on purpose are left as they are, and vectors too if only
+    tables go into blocks: an error of a norm or a bias is the same for every token.
     """
-    if plan.config.float_storage == "fp32":
+    storage = plan.config.float_storage
+    if storage == "fp32":
         return {}
     exact = tuple(f"{site.name}." for site in plan if site.exact)
     stored: dict[str, BlockFloats] = {}
@@ -112,6 +114,8 @@ def round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
         if not parameter.is_floating_point() or parameter.numel() == 0:
             continue
         if exact and name.startswith(exact):
+            continue
+        if storage == "tables8" and parameter.squeeze().ndim < 2:
             continue
         encoded = encode_floats(parameter)
         if encoded is not None:

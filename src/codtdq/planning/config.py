@@ -27,7 +27,7 @@ from codtdq.numerics.spec import (
 
 FIRST_LAYER = ("quantize", "a8", "w8a8", "float")
 COMPUTE_DTYPES = ("fp32", "fp16")
-FLOAT_STORAGES = ("fp32", "block8")
+FLOAT_STORAGES = ("fp32", "block8", "tables8")
 
 Pairs = tuple[tuple[str, Any], ...]  # an ordered, hashable mapping; a dict in JSON
 C = TypeVar("C", bound="QuantConfig")

@@ -24,7 +24,7 @@ from codtdq.planning.config import QuantConfig
 from codtdq.schemes.projected import input_bits
 
 KEPT_FLOAT = "the config keeps it float"
-FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK}
+FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK, "tables8": 32.0}  # at most
 
 
 @dataclass(frozen=True, kw_only=True)

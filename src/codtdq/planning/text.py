@@ -11,6 +11,7 @@ from codtdq.schemes.projected import input_label
 from codtdq.schemes.symmetric import weight_label
 
 HEADER = ("operator", "type", "role", "shape", "weights", "activations")
+_STORED = {"fp32": "FP32", "block8": "8-bit blocks", "tables8": "FP32, tables in 8-bit blocks"}
 
 
 def format_plan(plan: QuantPlan, width: int | None = None) -> str:
@@ -39,7 +40,7 @@ def plan_html(plan: QuantPlan) -> str:
 
 
 def _rows(plan: QuantPlan) -> list[tuple[str, ...]]:
-    blocks = plan.config.float_storage == "block8"
+    blocks = plan.config.float_storage != "fp32"
     planned = plan.config.plans_formats
     return [tuple(map(printable, _row(site, blocks, planned))) for site in plan.sites]
 
@@ -93,7 +94,7 @@ def summary(plan: QuantPlan) -> dict[str, str]:
         "operators": f"{totals['quantized_operators']} of {totals['operators']} quantized",
         "parameters": f"{totals['parameters']:,} ({share:.1%} in low-bit weights)",
         "other": f"{plan.other_parameters:,} parameters (biases, norms, tables) stay float, "
-        f"stored as {'8-bit blocks' if plan.config.float_storage == 'block8' else 'FP32'}",
+        f"stored as {_STORED[plan.config.float_storage]}",
         "size": f"{totals['packed_bytes'] / 2**20:.2f} MiB packed ({float_share:.1%} of it stays "
         f"float), {totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
         "effective": effective if known else "known once the method has chosen its formats",

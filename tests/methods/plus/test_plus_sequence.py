@@ -8,6 +8,7 @@ from torch import nn
 
 import codtdq
 from codtdq.data import open_dataset
+from codtdq.engine import cpu as native
 from codtdq.errors import ConfigError
 from codtdq.evaluation import CalibrationImages
 from codtdq.evaluation.predict import mask_logits
@@ -19,6 +20,7 @@ from codtdq.methods.plus.paired_run import PairedRun
 from codtdq.methods.plus.sequence import least_streams, streams_for
 from codtdq.methods.registry import QuantConfig
 from codtdq.methods.workbench import Workbench
+from codtdq.numerics.acceleration import faster, plain
 from codtdq.operators import quant_operators
 from codtdq.operators.record import effective_bits
 from codtdq.schemes.multiplied import MultipliedWeight
@@ -46,6 +48,28 @@ def likeness(y, reference):
 @pytest.fixture(scope="module")
 def default():
     return quantize()
+
+
+def test_the_engine_carries_the_streams_and_changes_no_bit(default, monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        sequence, "faster", lambda *args: used.append(found := faster(*args)) or found
+    )
+    assert_same(quantize(), default)
+    expected = native.unavailable_reason() is None
+    assert (
+        len(used) == len(quant_operators(default)) and any(used) == expected
+    )  # one is only simulated
+    with plain():
+        assert_same(quantize(), default)
+    for operator in quant_operators(default).values():
+        assert operator.backend is None and operator.executor is None
+
+
+def assert_same(model, other):
+    found, wanted = model.state_dict(), other.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], wanted[key]) for key in found)
 
 
 class Chain(nn.Module):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.encoders import Encoder
+from codtdq.engine.cpu.executors import executor_for
+from codtdq.engine.cpu.fit import unsupported_reason
 from codtdq.engine.cpu.groups import quantize_groups
 from codtdq.numerics.acceleration import offer
 from codtdq.numerics.carrier import Carried
 from codtdq.numerics.carry import CarrySpec
 from codtdq.numerics.projection import Projection
 from codtdq.numerics.spec import ActivationSpec
+from codtdq.operators.backed import Executor
+from codtdq.operators.quantized import QuantOperator
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS, LoweredInput
 
 
@@ -58,11 +64,19 @@ def carry(
     )
 
 
+def executor(operator: QuantOperator) -> Callable[[QuantOperator], Executor] | None:
+    """What makes the executor of an operator; None where it has to compute itself."""
+    if library.load() is None or unsupported_reason(operator) is not None:
+        return None
+    return executor_for
+
+
 def _plain_data(x: Tensor) -> bool:
     return x.device.type == "cpu" and not (torch.is_grad_enabled() and x.requires_grad)
 
 
 def offer_twins() -> None:
-    """Make both known to the reference."""
+    """Make all known to the reference."""
     offer("projected_groups", projected_groups)
     offer("carry", carry)
+    offer("executor", executor)

@@ -8,6 +8,11 @@ import sys
 
 from codtdq.cli.common import describe, positive, print_json, table
 
+_DATA = {
+    "samples": "sample pictures (compositions of CC0 images)",
+    "camosynth": "synthetic images (camosynth, all four test splits)",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
@@ -25,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run, then print the tables in the form of the paper's motivating one."""
-    from codtdq.lab.demo import DEFAULT_IMAGES, METRICS, TIMED, conclusions, run_demo
+    from codtdq.lab.demo import DEFAULT_IMAGES, METRICS, SUBJECTS, TIMED, conclusions, run_demo
 
     def say(text: str) -> None:
         if sys.stderr.isatty():
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(
             {
                 "images": result.images,
-                "data": "camosynth (synthetic)",
+                "data": {subject.name: subject.data for subject in SUBJECTS},
                 "execution": result.execution,
                 "scores": result.scores,
                 "seconds": round(result.seconds, 1),
@@ -55,12 +60,11 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"COD-TDQ {env['codtdq']} on {env['cpu']}, {env['threads']} threads, torch {env['torch']}"
     )
-    print(
-        f"{result.images} synthetic images (camosynth, all four test splits); a column says how "
-        "each setting was executed\n"
-    )
+    print("a column says how each setting was executed\n")
+    words = {subject.name: _DATA[subject.data] for subject in SUBJECTS}
     for name, scores in result.scores.items():
         how = result.execution[name]
+        print(f"{name} on {result.images[name]} {words[name]}")
         rows = [[s, *[f"{v[key]:.4f}" for key in METRICS], how[s]] for s, v in scores.items()]
         print(table([name, *METRICS, "execution"], rows))
         speed = result.speed[name]

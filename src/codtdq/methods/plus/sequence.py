@@ -21,7 +21,8 @@ from codtdq.methods.plus.paired_run import PairedRun
 from codtdq.methods.plus.state import FittedFiles
 from codtdq.methods.plus.wide import TapMoments, is_wide
 from codtdq.methods.workbench import Workbench
-from codtdq.operators.quantized import QuantOperator
+from codtdq.numerics.acceleration import faster
+from codtdq.operators.quantized import QuantOperator, quant_operators
 from codtdq.operators.tokens import input_tokens
 from codtdq.planning.plan import Site
 from codtdq.progress import Progress
@@ -61,6 +62,7 @@ def fit_in_order(
             facts[name] = kept[2]
             counts.append(int(kept[2]["streams"]))  # to go on as if nothing had happened
     if not sites:
+        _release(bench)
         return facts
     batches = stream_batches(bench, images)
     counts.insert(0, least := least_streams(batches))
@@ -84,6 +86,7 @@ def fit_in_order(
                 assert isinstance(module, QuantOperator)
                 files.save(name, module.weight_scheme, module._parameters.get("bias"), fact)
             bar.step(note=name)
+    _release(bench)
     return facts
 
 
@@ -200,5 +203,12 @@ def _unfitted(settings: LayerSettings) -> LayerSettings:
 
 
 def _install(bench: Workbench, site: Site, store: Any, bias: Tensor | None) -> None:
-    bench.install(site, weight=store)
-    set_bias(site.module, bias)
+    operator = bench.install(site, weight=store)
+    set_bias(operator, bias)
+    operator.backend = faster("executor", operator)  # the streams go on through it
+
+
+def _release(bench: Workbench) -> None:
+    """Leave who executes the operators to the caller."""
+    for operator in quant_operators(bench.model).values():
+        operator.backend = operator.executor = None
