@@ -7,6 +7,7 @@ from typing import Any
 from codtdq.doctor import amx
 from codtdq.doctor.cpuid import processor_cpuid
 from codtdq.environment import environment
+from codtdq.native import SWITCH
 
 
 def examine() -> dict[str, dict[str, Any]]:
@@ -44,7 +45,7 @@ def _backends() -> dict[str, str]:
         others = library.available_sets()
         others.remove(str(library.instruction_set()))
         also = f"; also here: {', '.join(others)}" if others else ""
-        engine = f"available: {CpuBackend().describe()}{also} (select with {library.SWITCH}=NAME)"
+        engine = f"available: {CpuBackend().describe()}{also} (select with {SWITCH}=NAME)"
         choice = "cpu for models on the CPU, operator by operator; the rest is simulated"
     return {
         "reference": "available: simulated in PyTorch (quantize, dequantize, float operator)",

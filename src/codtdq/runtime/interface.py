@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ctypes import CDLL, POINTER, Structure, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
+from typing import Any
 
 from codtdq.errors import UnsupportedError
 from codtdq.native import open_library, path, select_wanted
@@ -44,7 +45,7 @@ def library() -> CDLL:
 
 
 def _declare(found: CDLL) -> None:
-    text = [c_char_p, c_size_t]
+    text: list[Any] = [c_char_p, c_size_t]
     found.codtdq_open.restype = found.codtdq_open_memory.restype = c_void_p
     found.codtdq_open.argtypes = [c_char_p, c_int32, *text]
     found.codtdq_open_memory.argtypes = [c_char_p, c_size_t, c_int32, *text]
@@ -56,7 +57,7 @@ def _declare(found: CDLL) -> None:
     found.codtdq_text.restype = found.codtdq_key.restype = c_char_p
     found.codtdq_text.argtypes = [c_void_p, c_char_p]
     found.codtdq_key.argtypes = [c_void_p, c_int64]
-    buffers = [c_void_p, c_int64, c_void_p, c_int64]
+    buffers: list[Any] = [c_void_p, c_int64, c_void_p, c_int64]
     found.codtdq_run.argtypes = [c_void_p, c_int64, *buffers, c_int32, *text]
     found.codtdq_predict.argtypes = [
         *[c_void_p, c_int64, c_void_p, c_size_t, c_int64, c_int64, c_void_p, c_size_t, c_int32],

@@ -199,7 +199,12 @@ def test_unknown_paths_and_verbs(client):
     assert client.get("/predict").status_code == 405
     assert client.get("/samples/99").status_code == 404
     assert client.get("/../pyproject.toml").status_code == 404
-    assert client.get("/samples/0").headers["content-type"] == "image/png"
+    names = client.get("/models").json()["samples"]
+    assert names == ["bricks", "grass", "gravel", "cat"]
+    for number in range(len(names)):
+        answer = client.get(f"/samples/{number}")
+        assert answer.headers["content-type"] == "image/jpeg"
+        assert Image.open(io.BytesIO(answer.content)).format == "JPEG"
 
 
 def test_a_page_of_elsewhere_cannot_reach_it_by_another_name(variants):

@@ -7,9 +7,9 @@ import os
 import sys
 import threading
 
-from codtdq.cli.common import DEFAULT_MODEL, add_threads, describe, positive, use_threads
+from codtdq.cli.common import add_threads, describe, positive, use_threads
 
-PHOTOGRAPHS = "vit-cod"  # the network that knows photographs, where its quantized file is there
+PHOTOGRAPHS = "vit-cod"  # the network that knows photographs; its quantized file is at hand
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -18,9 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe(parser, ["", "--port 9000 --model escnet-small", "--host 0.0.0.0 --queue 2"])
     parser.add_argument(
         "--model",
+        default=PHOTOGRAPHS,
         metavar="M",
-        help=f"registered name with weights (default {PHOTOGRAPHS} if its quantized file is "
-        f"installed, else {DEFAULT_MODEL})",
+        help=f"registered name with weights (default {PHOTOGRAPHS})",
     )
     parser.add_argument(
         "--host",
@@ -63,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     from codtdq.lab.serve.limits import Limits
     from codtdq.lab.serve.running import serve
-    from codtdq.lab.serve.variants import packed_model
 
     use_threads(args)
-    model = args.model or (PHOTOGRAPHS if packed_model(PHOTOGRAPHS) else DEFAULT_MODEL)
     limits = Limits(
         bytes=args.max_mib * 2**20,
         pixels=args.max_megapixels * 1_000_000,
@@ -78,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        serve(model, args.host, args.port, limits, say=say)
+        serve(args.model, args.host, args.port, limits, say=say)
     except KeyboardInterrupt:  # the way to stop it
         say("stopped")
     finally:

@@ -61,7 +61,7 @@ class Application:
         number = request.path_params["number"]
         if number >= len(self.samples):
             raise HTTPException(404, f"there are {len(self.samples)} samples, from 0")
-        return Response(self.samples[number].data, media_type="image/png")
+        return Response(self.samples[number].data, media_type="image/jpeg")
 
     async def predict(self, request: Request) -> Response:
         """Masks of the picture in the body."""

@@ -38,7 +38,7 @@ def description(limits: Limits) -> dict[str, Any]:
                             "schema": {"type": "integer", "minimum": 0},
                         }
                     ],
-                    "responses": {"200": _png("The picture"), "404": _error("No such number")},
+                    "responses": {"200": _jpeg("The picture"), "404": _error("No such number")},
                 }
             },
         },
@@ -160,9 +160,9 @@ def _json(text: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
-def _png(text: str) -> dict[str, Any]:
+def _jpeg(text: str) -> dict[str, Any]:
     schema = {"type": "string", "format": "binary"}
-    return {"description": text, "content": {"image/png": {"schema": schema}}}
+    return {"description": text, "content": {"image/jpeg": {"schema": schema}}}
 
 
 def _query(name: str, text: str, schema: dict[str, Any]) -> dict[str, Any]:
