@@ -59,7 +59,5 @@ def _declare(found: CDLL) -> None:
     found.codtdq_key.argtypes = [c_void_p, c_int64]
     buffers: list[Any] = [c_void_p, c_int64, c_void_p, c_int64]
     found.codtdq_run.argtypes = [c_void_p, c_int64, *buffers, c_int32, *text]
-    found.codtdq_predict.argtypes = [
-        *[c_void_p, c_int64, c_void_p, c_size_t, c_int64, c_int64, c_void_p, c_size_t, c_int32],
-        *text,
-    ]
+    image: list[Any] = [c_void_p, c_size_t, c_int64, c_int64, c_void_p, c_size_t, c_int32]
+    found.codtdq_predict.argtypes = [c_void_p, c_int64, *image, *text]
