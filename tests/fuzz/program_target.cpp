@@ -1,12 +1,11 @@
 // A target for libFuzzer: opens its input as a program file and runs what is accepted. The hash is
 // made to fit first; the checks behind it are the ones that matter.
-#include "program_file.h"
-
 #include <string>
 #include <vector>
 
 #include "container.h"
 #include "image.h"
+#include "program_file.h"
 #include "sha256.h"
 
 namespace {

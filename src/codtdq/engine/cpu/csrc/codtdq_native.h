@@ -57,8 +57,8 @@ typedef struct {
 } cod_rows;
 
 /* Results, any of which may be NULL. codes: [rows, code_stride] int8, padding zero.
- * step, radius, active, infeasible: [rows, K]; NaN, NaN, 0, 0 where a value is not finite. x_hat: [rows, channels]. sums: [rows, K] int32, the
- * sum of the codes of each group. */
+ * step, radius, active, infeasible: [rows, K]; NaN, NaN, 0, 0 where a value is not finite. x_hat:
+ * [rows, channels]. sums: [rows, K] int32, the sum of the codes of each group. */
 typedef struct {
   int8_t *codes;
   int64_t code_stride;
