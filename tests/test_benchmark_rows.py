@@ -1,29 +1,20 @@
-"""The tables of docs/benchmark.md show what the rows under results/ say, to the digit."""
+"""The tables of docs/benchmark.md and docs/speed.md show what the rows say, to the digit."""
 
 import json
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from codtdq.methods.registry import list_methods, method_info
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "benchmark.md").read_text()
 SPLITS = 4
-FOLDING = {
-    "ptq4vit",
-    "ptq4vit-mse",
-    "ptq4vit-per-channel",
-    "repq-vit",
-    "fima-q",
-    "fima-q-init",
-    "igq-vit",
-    "igq-vit-12",
-    "noisyquant",
-    "noisyquant-ptq4vit",
-    "orq-vit",
-    "token-bitwidth",
-}
+FOLDING = {name for name in list_methods() if method_info(name).folds_norms}
 
 
 def rows_of(folder):
@@ -85,3 +76,11 @@ def test_methods_that_fold_batch_norms_did(rows):
         if row["model"] == "escnet-small" and row["method"] in FOLDING:
             assert row["config"]["fold_norms"], row["method"]
             assert row["method_notes"]["folded_batch_norms"] > 0, row["method"]
+
+
+def test_the_page_of_speed_shows_the_rows():
+    script = ROOT / "benchmarks" / "speed_tables.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
