@@ -24,7 +24,8 @@ Deviations from the original:
 - images: start and learning share the calibration set (original: 128 and 1024); steps and rates
   are those of the step budget (original: 20 000 steps, batch 32); k = 1 in the budget "fast", where
   rows are means over 8 images, 5 in "tenth" and "paper", where they are means over all. "fast"
-  also hardens faster: rounding rate 0.2, penalty 0.1, exponent 10 -> 2 (original: 1e-3, 0.01, 20 -> 2);
+  also hardens faster: rounding rate 0.2, penalty 0.1, exponent 10 -> 2 (original: 1e-3, 0.01,
+  20 -> 2);
 - rows of more than `fisher_values` values are pooled to channels, so memory is bounded;
 - D D^T gets 1e-6 of its mean diagonal: its rows can be nearly equal. An output without influence on
   the mask has no gradient, its values count alike;
