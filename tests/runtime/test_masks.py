@@ -121,7 +121,7 @@ def test_several_sizes_and_batches_share_their_constants(tmp_path):
         assert found.shape == (5, 1, *found.shape[2:]) and np.allclose(found, alone, atol=1e-5)
         with torch.inference_mode():
             wanted = model.info.mask_logits(model(torch.from_numpy(x)))
-        gaps = np.abs(found - wanted.numpy())  # attention multiplies integers of 16 bits
+        gaps = np.abs(found - wanted.numpy())
         assert gaps.mean() < 1e-3 and gaps.max() < 0.05
     image = np.zeros((50, 40, 3), np.uint8)
     assert network.predict(image, size=(96, 128)).shape == (50, 40)

@@ -15,7 +15,7 @@ from codtdq.engine.program.lowering import Lowering, argument, constant, floats,
 from codtdq.engine.program.rules_elementwise import optional
 from codtdq.engine.program.traced import Node, NotCapturable, Value
 
-INT16 = 1  # COD_ATTENTION_INT16
+FLOAT, INT8 = 0, 1  # COD_ATTENTION_*
 
 
 def packed(low: Lowering, key: str, source: Tensor, matrix: Any) -> Place:
@@ -155,7 +155,7 @@ def convolution(low: Lowering, node: Node) -> None:
 
 @rule("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def attention(low: Lowering, node: Node) -> None:
-    """softmax(q k' / sqrt d + mask) v."""
+    """softmax(q k' / sqrt d + mask) v: with 8-bit products in a network that is quantized."""
     q, k, v = (low.place(one) for one in node.args[:3])
     if argument(node, 4, "is_causal", False):
         raise NotCapturable("causal attention")
@@ -176,4 +176,5 @@ def attention(low: Lowering, node: Node) -> None:
         if bias.strides[-1] != 1 and bias.shape[-1] > 1:
             bias = low.copied(bias)
         bias = bias.expand((*value.shape[:3], k.shape[2]))
-    low.emit("attention", [y, q, k, v, bias, None, None], [INT16], [scale])
+    products = INT8 if any(one.name == "quantized" for one in low.nodes) else FLOAT
+    low.emit("attention", [y, q, k, v, bias, None, None], [products], [scale])

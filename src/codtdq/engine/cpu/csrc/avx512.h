@@ -166,6 +166,10 @@ struct Avx512 : Lanes<16> {
   }
 
   static constexpr int kPairVectors = 3;
+  static constexpr bool kQuads = true;
+  COD_INLINE Ints quads(Ints sum, Ints x, Ints y) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
+  }
   COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
     return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
   }

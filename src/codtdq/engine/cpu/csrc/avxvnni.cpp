@@ -30,6 +30,11 @@ struct AvxVnni : Avx2 {
   }
 #endif
 
+  static constexpr bool kQuads = true;
+  COD_INLINE Ints quads(Ints sum, Ints x, Ints y) {
+    return (Ints)four_products((__m256i)sum, (__m256i)x, (__m256i)y);
+  }
+
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;
   static constexpr bool kCarrierBytesDiffer = false, kCarrierFolds = true;
   static int64_t carrier_sum_count(int64_t, int) { return 1; }

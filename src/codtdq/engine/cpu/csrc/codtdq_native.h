@@ -236,7 +236,7 @@ COD_API int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *
 /* Products of attention (instruction `attention` of programs): float32, or exact ones of 16-bit
  * integers: queries and keys with up to 13 bits and a sign, exponentials with 14 bits, values with
  * 11 bits and a sign. */
-enum { COD_ATTENTION_FLOAT = 0, COD_ATTENTION_INT16 = 1 };
+enum { COD_ATTENTION_FLOAT = 0, COD_ATTENTION_INT8 = 1 };
 
 /* Maps x [batch, height, width, channels] without gaps, offsets [batch, 18, height, width] as pairs
  * (dy, dx) of pixels, at any strides (in floats). */

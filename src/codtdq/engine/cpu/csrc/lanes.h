@@ -225,9 +225,10 @@ struct Lanes {
         }
   }
 
-  // Of products of 16-bit integers (attention16.h): sum + what the pairs of each lane give, and the
-  // vectors of columns of a tile.
+  // Of attention (attention8.h): sum + what the 16-bit integers of each lane give, the vectors of
+  // columns of a tile, and whether there is the same for bytes, `quads`, those of x without a sign.
   static constexpr int kPairVectors = 2;
+  static constexpr bool kQuads = false;
   COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
     for (int l = 0; l < W; l++)
       sum[l] += (int16_t)x[l] * (int16_t)y[l] + (x[l] >> 16) * (y[l] >> 16);

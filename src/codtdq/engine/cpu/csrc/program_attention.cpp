@@ -36,7 +36,7 @@ bool fits_table(const Operand &x, int lead, const int32_t *table, int64_t count)
 
 bool check(Instruction &one, const Build &build) {
   if (one.operand_count != 7 || one.float_count != 1 || one.int_count != 1 ||
-      one.ints[0] < COD_ATTENTION_FLOAT || one.ints[0] > COD_ATTENTION_INT16)
+      one.ints[0] < COD_ATTENTION_FLOAT || one.ints[0] > COD_ATTENTION_INT8)
     return false;
   const Operand *x = one.operands;
   for (int i = 0; i < 6; i++) {

@@ -2,7 +2,7 @@
 // like those of avx2.cpp and generic.cpp, a row in sets.h and a line in CMakeLists.txt.
 #pragma once
 #include "attention.h"
-#include "attention16.h"
+#include "attention8.h"
 #include "carrier.h"
 #include "carry.h"
 #include "encode.h"
@@ -66,7 +66,7 @@ constexpr Kernels table_of() {
   k.carry_try_pixels = Carry<Isa>::try_pixels;
   k.turn = Carry<Isa>::turn;
   k.attention[COD_ATTENTION_FLOAT] = {Attention<Isa>::memory, Attention<Isa>::run};
-  k.attention[COD_ATTENTION_INT16] = {Attention16<Isa>::memory, Attention16<Isa>::run};
+  k.attention[COD_ATTENTION_INT8] = {Attention8<Isa>::memory, Attention8<Isa>::run};
   k.floats = FloatLoops<Isa>::table();
   return k;
 }
