@@ -47,9 +47,8 @@ struct Transform {
   // y = R((x[order] - shift) / scale) with shift and scale in the new order; R rotates whole blocks
   // of 32 values. Same operations in the same order as torch's, so that no bit differs.
   static void run(const float *x, int64_t n, const cod_transform &t, float *y) {
-    const bool moved = t.order || t.shift || t.scale;
     const int64_t rotated = t.hadamard ? n / 32 * 32 : 0;
-    int64_t i = moved ? 0 : rotated;
+    int64_t i = rotated;
     for (; i + W <= n; i += W) Isa::store(moved_lanes(x, i, t), y + i);
     for (; i < n; i++) {
       y[i] = x[t.order ? t.order[i] : i];
@@ -59,7 +58,7 @@ struct Transform {
     constexpr float kRoot = 5.656854249492381f;  // of 32
     for (int64_t at = 0; at < rotated; at += 32) {
       Floats v[32 / W];
-      for (int j = 0; j < 32 / W; j++) v[j] = Isa::load((moved ? y : x) + at + j * W);
+      for (int j = 0; j < 32 / W; j++) v[j] = moved_lanes(x, at + j * W, t);
       butterfly<1>(v);
       butterfly<2>(v);
       butterfly<4>(v);
