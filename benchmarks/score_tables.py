@@ -270,6 +270,24 @@ def variants() -> str:
     return table(["setting", *CASE_HEAD], lines)
 
 
+def selection() -> str:
+    """Which setting the paper's label-free score selects, and where the paper's own stands."""
+    lines = []
+    for model in SMALL:
+        path = ROOT / "results" / "selection" / f"paper-{model}.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        best, paper = found["chosen"], found["paper_setting"]
+        chosen = ", ".join(
+            "none" if best[key] is None else f"{best[key]:g}"
+            for key in ("act_group_size", "tau", "zero_ratio")
+        )
+        place = f"rank {paper['rank']} of {paper['of']}, score {paper['score']:.4f}"
+        selected = f"({chosen}), score {best['score']:.4f}"
+        lines.append([model, selected, place, str(paper["lower_in_every_term"])])
+    head = ["model", "selected (g, tau, zr)", "the paper's (32, 1, 0.2)"]
+    return table([*head, "settings lower in every term"], lines)
+
+
 def demo() -> str:
     """What `codtdq demo` printed: S and MAE of every setting."""
     found = json.loads((ROOT / "results/demo/demo.json").read_text(encoding="utf-8"))["scores"]
@@ -331,6 +349,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "segformer": lambda: against_float("segformer/results.jsonl", ("segformer-small",)),
     "ingredients": ingredients,
     "variants": variants,
+    "selection": selection,
     "demo": demo,
     "vit-cod-scores": vit_cod,
     "vit-cod-tokens": vit_cod_tokens,

@@ -64,6 +64,21 @@ def test_links_and_lists_are_turned_and_tables_drawn():
     ]
 
 
+def test_formulas_become_mathml():
+    pytest.importorskip("latex2mathml")
+    pytest.importorskip("mkdocs")
+    import docs_site
+
+    formulas = []
+    text = docs_site._without_formulas("a step $c_k / 7$ of `$ cod` and `$x$`, $5", formulas)
+    place = docs_site.FORMULA.format(0)
+    assert text == f"a step {place} of `$ cod` and `$x$`, $5" and len(formulas) == 1
+    assert formulas[0].startswith("<math") and "<msub><mi>c</mi><mi>k</mi></msub>" in formulas[0]
+    assert docs_site._shown("```python\nx\n```", formulas) == "```python\nx\n```"
+    assert docs_site.FORMULA.format(1) in docs_site._shown("```math\nx^2\n```", formulas)
+    assert 'display="block"' in formulas[1]
+
+
 @pytest.mark.slow
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
     pytest.importorskip("material")
@@ -78,5 +93,7 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
     )
     for page in pages:
         assert not outside.search(page.read_text(encoding="utf-8")), page
+    method = (tmp_path / "site" / "method.html").read_text(encoding="utf-8")
+    assert method.count('display="block"') >= 10 and "formula0" not in method and "$" not in method
     tables = (tmp_path / "site" / "results.html").read_text(encoding="utf-8")
     assert tables.count("<table>") >= 8 and "SmoothQuant" in tables
