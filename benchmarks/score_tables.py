@@ -206,8 +206,8 @@ def plus_standing() -> str:
             case = f"{model}{', with outliers' if stress else ''}"
             count = len(found[True]) + len(found[False])
             rest = ", ".join(sorted(found[False])) or "-"
-            lines.append([case, str(len(ours)), f"{len(found[True])} of {count}", rest])
-    return table(["network", "images", "ahead of", "undecided"], lines)
+            lines.append([case, rest, str(len(ours)), f"{len(found[True])} of {count}"])
+    return table(["network", "undecided", "images", "ahead of"], lines, text_columns=2)
 
 
 def against_float(file: str, models: tuple[str, ...]) -> str:
@@ -285,7 +285,7 @@ def selection() -> str:
         selected = f"({chosen}), score {best['score']:.4f}"
         lines.append([model, selected, place, str(paper["lower_in_every_term"])])
     head = ["model", "selected (g, tau, zr)", "the paper's (32, 1, 0.2)"]
-    return table([*head, "settings lower in every term"], lines)
+    return table([*head, "settings lower in every term"], lines, text_columns=3)
 
 
 def demo() -> str:

@@ -1,8 +1,12 @@
 """The documentation site: pages have a place, tables are drawn, nothing comes from elsewhere."""
 
+import functools
 import re
 import subprocess
 import sys
+import threading
+import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tests" / "lab"))
+
+import chromium  # noqa: E402  a file of tests/lab
 
 
 def test_every_page_stands_in_the_navigation_once():
@@ -79,21 +86,53 @@ def test_formulas_become_mathml():
     assert 'display="block"' in formulas[1]
 
 
-@pytest.mark.slow
-def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
     pytest.importorskip("material")
     pytest.importorskip("mkdocstrings")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_loads_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
     assert len(pages) >= 28
     outside = re.compile(
         r"<(?:script|img|iframe)[^>]+src=\"?https?:|<link[^>]+stylesheet[^>]+https?:"
     )
     for page in pages:
         assert not outside.search(page.read_text(encoding="utf-8")), page
-    method = (tmp_path / "site" / "method.html").read_text(encoding="utf-8")
+    method = (site / "method.html").read_text(encoding="utf-8")
     assert method.count('display="block"') >= 10 and "formula0" not in method and "$" not in method
-    tables = (tmp_path / "site" / "results.html").read_text(encoding="utf-8")
+    tables = (site / "results.html").read_text(encoding="utf-8")
     assert tables.count("<table>") >= 8 and "SmoothQuant" in tables
+
+
+@pytest.mark.slow
+def test_search_finds_a_page_on_the_served_site(site):
+    if chromium.find() is None:
+        pytest.skip(f"no Chromium on this machine (looked for {', '.join(chromium.NAMES)})")
+    hits = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=site)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    browser = chromium.Chromium()
+    try:
+        home = f"http://127.0.0.1:{server.server_port}/"
+        browser.open_url(home + "index.html", width=390)
+        assert browser.run("document.documentElement.scrollWidth") <= 390  # nothing sticks out
+        browser.open_url(home + "index.html")
+        browser.type("input[name=query]", "zero-bin")
+        until = time.monotonic() + 60
+        while not (links := browser.run(hits)):
+            assert time.monotonic() < until, "no hits"
+            time.sleep(0.1)
+        assert any("method.html" in link for link in links), links
+        assert browser.requests and all(url.startswith(home) for url in browser.requests)
+    finally:
+        browser.close()
+        server.shutdown()
