@@ -10,82 +10,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from device_tables import roofline, triton
 from page_blocks import BLOCK, main, table
-from paired_seeds import interval
+from score_rows import ROOT, Row, Scores, difference, rows
 
 from codtdq.lab.tables.catalogue import ABLATION, GROUPS
 from codtdq.methods.registry import method_info
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 SMALL = ("cfrn-small", "escnet-small")
 CASES = [(model, stress) for model in SMALL for stress in (None, "outliers")]
 CASE_HEAD = ["cfrn-small", "with outliers", "escnet-small", "with outliers"]
 EVIDENCE = {"re-implemented from the abstract": " (a)", "second-hand description": " (s)"}
 VIT_COD_FIRST = ("fp32", "w4a4", "dstg-only", "cod-tdq", "cod-tdq-guarded")
-Row = dict[str, Any]
-
-
-@cache
-def rows(file: str) -> list[Row]:
-    """The rows of a file below results/."""
-    lines = (ROOT / "results" / file).read_text(encoding="utf-8").splitlines()
-    return [row for row in map(json.loads, lines) if row.get("status", "ok") == "ok"]
-
-
-class Scores:
-    """S of every image by method, model and stress; data sets joined, seeds kept apart."""
-
-    def __init__(self, found: Iterable[Row], limit: int | None = None) -> None:
-        """limit: count only the first images of each data set."""
-        self.info: dict[str, Row] = {}
-        self.images: dict[tuple[str, str, str | None], dict[int, list[np.ndarray]]] = {}
-        for row in sorted(found, key=lambda row: (row["dataset"], row["stress"] or "")):
-            seeds = self.images.setdefault((row["method"], row["model"], row["stress"]), {})
-            scores = np.array(row["per_image"]["S"][:limit])
-            seeds.setdefault(row["seed"], []).append(scores)
-            self.info.setdefault(row["method"], row)
-
-    def seeds(self, method: str, model: str, stress: str | None = None) -> list[float]:
-        """Mean over data sets of each seed."""
-        found = self.images.get((method, model, stress), {})
-        return [float(np.mean([part.mean() for part in found[seed]])) for seed in sorted(found)]
-
-    def joined(self, method: str, model: str, stress: str | None = None) -> np.ndarray:
-        """Every image, mean of the seeds."""
-        found = self.images.get((method, model, stress), {}).values()
-        return np.mean([np.concatenate(parts) for parts in found], 0) if found else np.empty(0)
-
-    def mean(self, method: str, model: str, stress: str | None = None, digits: int = 4) -> str:
-        """One number of the table; empty where nothing was run."""
-        found = self.seeds(method, model, stress)
-        return f"{np.mean(found):.{digits}f}" if found else ""
-
-    def title(self, method: str) -> str:
-        """The name of a method in tables."""
-        return str(self.info[method]["info"]["title"])
-
-    def bits(self, method: str) -> list[str]:
-        """Bits of an activation and of a weight, scales counted."""
-        bits = self.info[method]["bits"]
-        return [f"{bits['activation']:.2f}", f"{bits['weight']:.2f}"]
-
-
-def difference(ours: np.ndarray, theirs: np.ndarray, digits: int = 4) -> tuple[str, bool]:
-    """The mean difference with its interval, and whether that excludes zero."""
-    if len(ours) != len(theirs) or not len(ours):
-        return "", False
-    low, high = interval(ours - theirs)
-    mean = (ours - theirs).mean()
-    text = f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-    return text, low > 0 or high < 0
 
 
 def all_methods() -> str:
@@ -270,6 +211,28 @@ def variants() -> str:
     return table(["setting", *CASE_HEAD], lines)
 
 
+def bounds_gain() -> str:
+    """What bounds add to token groups, and C1 or C2 to a shared range, with intervals."""
+    scores = Scores(rows("variants/results.jsonl"))
+    pairs = {
+        "C1 and C2 on token groups": ("cod-tdq", "dstg-only"),
+        "the same, in Linear operators only": ("cod-tdq-linear-dcrp", "dstg-only"),
+        "C1 on one range per tensor": ("c1-only", "w4a4"),
+        "C2 on one range per tensor": ("c2-only", "w4a4"),
+    }
+    lines = [
+        [
+            title,
+            *(
+                difference(scores.joined(one, *case), scores.joined(other, *case), 3)[0]
+                for case in CASES
+            ),
+        ]
+        for title, (one, other) in pairs.items()
+    ]
+    return table(["S gained by", *CASE_HEAD], lines)
+
+
 def selection() -> str:
     """Which setting the paper's label-free score selects, and where the paper's own stands."""
     lines = []
@@ -349,6 +312,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "segformer": lambda: against_float("segformer/results.jsonl", ("segformer-small",)),
     "ingredients": ingredients,
     "variants": variants,
+    "bounds-gain": bounds_gain,
     "selection": selection,
     "demo": demo,
     "vit-cod-scores": vit_cod,
