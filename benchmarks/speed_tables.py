@@ -9,24 +9,16 @@ rows of `codtdq bench latency`, `NAME processes` for memory and the first mask, 
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from page_blocks import main, table
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 ROWS = ROOT / "results" / "speed"
-BLOCK = re.compile(r"<!-- ([a-z0-9][a-z0-9 -]*) -->\n.*?<!-- /\1 -->\n", re.DOTALL)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown, the first two columns as text, numbers to the right."""
-    align = [":---" if column < 1 else "---:" for column in range(len(head))]
-    lines = [head, align, *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def facts(document: dict[str, Any]) -> str:
@@ -138,27 +130,5 @@ def made(name: str) -> str:
     return processes(document) if kind == "processes" else latency(document)
 
 
-def filled(page: str) -> str:
-    """The page with the tables that its rows give."""
-    return BLOCK.sub(
-        lambda found: f"<!-- {found[1]} -->\n{made(found[1])}<!-- /{found[1]} -->\n", page
-    )
-
-
-def main() -> int:
-    """Rewrite or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    check = parser.parse_args().check
-    page = PAGE.read_text(encoding="utf-8")
-    new = filled(page)
-    if check and new != page:
-        print(f"{PAGE} differs from the rows: run python benchmarks/speed_tables.py")
-        return 1
-    if not check:
-        PAGE.write_text(new, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__.splitlines()[0], [PAGE], made))

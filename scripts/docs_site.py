@@ -4,7 +4,7 @@ A page is written for two readers: a code host, which shows the file as it is, a
 links lead to files of the repository, and this module turns them: to the page that the file is on
 the site, or to a copy of the file. A line `<!-- table results/NAME KIND [METRIC,...] -->` becomes
 the table that `codtdq table results/NAME --table KIND --metric METRIC` prints, so that no number is
-typed.
+typed. Formulas, `$x$` and fences of `math`, become MathML, which browsers draw without a script.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 TABLE = re.compile(r"^<!-- table (\S+) (\S+)(?: (\S+))? -->$", re.MULTILINE)
 ITEM = re.compile(r"^( *)([-*]|\d+\.) ")
+INLINE_FORMULA = re.compile(r"(`[^`]*`)|\$([^$`\s](?:[^$`]*[^$`\s])?)\$")
+FORMULA = "formula{:04d}x"  # stands for one until Markdown is HTML
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -56,11 +58,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Turn a page as it is stored into one for the site."""
     source = source_of(page.file.src_uri)
     markdown = TABLE.sub(lambda match: drawn(match[1], match[2], match[3]), markdown)
+    page.meta["formulas"] = formulas = []
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
-        parts += [_prose(markdown[end : fence.start()], source, page.file.src_uri), fence[0]]
+        prose = _prose(markdown[end : fence.start()], source, page.file.src_uri)
+        parts += [_without_formulas(prose, formulas), _shown(fence[0], formulas)]
         end = fence.end()
-    return "".join([*parts, _prose(markdown[end:], source, page.file.src_uri)])
+    rest = _prose(markdown[end:], source, page.file.src_uri)
+    return "".join([*parts, _without_formulas(rest, formulas)])
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Put the formulas in."""
+    for number, formula in enumerate(page.meta["formulas"]):
+        html = html.replace(FORMULA.format(number), formula, 1)
+    return html
 
 
 def source_of(place: str) -> str:
@@ -87,6 +99,33 @@ def drawn(folder: str, kind: str, metrics: str | None) -> str:
     rows = read_results([ROOT / folder])
     tables = build_tables(rows, kind, metrics=metrics.split(",") if metrics else None)
     return str(render_tables(tables, "markdown"))
+
+
+def mathml(latex: str, display: str) -> str:
+    """A formula for browsers. display: inline or block."""
+    from latex2mathml.converter import convert
+
+    return str(convert(" ".join(latex.split()), display=display))
+
+
+def _shown(fence: str, formulas: list[str]) -> str:
+    """A fence as it is, or the place of its formula."""
+    if not fence.startswith("```math\n"):
+        return fence
+    formulas.append(mathml(fence.removeprefix("```math\n").removesuffix("```"), "block"))
+    return f"\n{FORMULA.format(len(formulas) - 1)}\n"
+
+
+def _without_formulas(text: str, formulas: list[str]) -> str:
+    """Text with places for its formulas, so that Markdown finds no marks of its own in them."""
+
+    def place(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]  # code
+        formulas.append(mathml(match[2], "inline"))
+        return FORMULA.format(len(formulas) - 1)
+
+    return INLINE_FORMULA.sub(place, text)
 
 
 def _generated(config: Any, place: str, source: str) -> File:

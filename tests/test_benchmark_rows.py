@@ -1,4 +1,4 @@
-"""The tables of docs/benchmark.md and docs/speed.md show what the rows say, to the digit."""
+"""The tables of the pages show what the rows in results/ say, to the digit."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def table(heading):
     lines = re.search(r"\n\| method .*?\n\n", text, re.DOTALL).group().strip().splitlines()
     for line in lines[2:]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[-1]:
+        if cells[-1] and not line.startswith("<!--"):
             yield re.sub(r"\[(.*)\]\(.*\)| \([as]\)$", r"\1", cells[0]).strip(), cells[1:]
 
 
@@ -78,9 +78,57 @@ def test_methods_that_fold_batch_norms_did(rows):
             assert row["method_notes"]["folded_batch_norms"] > 0, row["method"]
 
 
-def test_the_page_of_speed_shows_the_rows():
-    script = ROOT / "benchmarks" / "speed_tables.py"
+@pytest.mark.parametrize("script", ["speed_tables.py", "score_tables.py"])
+def test_pages_show_the_rows(script):
     done = subprocess.run(
-        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "benchmarks" / script), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_table_of_scores_stands_on_one_page(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import page_blocks
+    import score_tables
+
+    names = [
+        found[1]
+        for path in score_tables.pages()
+        for found in page_blocks.BLOCK.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert sorted(names) == sorted(score_tables.TABLES)
+
+
+def test_rows_of_vit_cod_stand_in_their_order(monkeypatch):
+    """Ours first, other methods by S, cod-tdq-plus last; whatever the file's order is."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import score_tables
+
+    found = rows_of("vit-cod")
+    found = [row for row in found if row["method"] not in ("arcquant", "smoothquant")]
+    added = [
+        {**found[0], "method": name, "metrics": {**found[0]["metrics"], "S": score}}
+        for name, score in (("smoothquant", 0.7), ("arcquant", 0.9))
+    ]
+    monkeypatch.setattr(score_tables, "rows", lambda _file: [*added, *reversed(found)])
+    shown = re.findall(r"^\| .*?`([\w-]+)`", score_tables.vit_cod(), re.MULTILINE)
+    assert shown[:4] == ["w4a4", "dstg-only", "cod-tdq", "cod-tdq-guarded"]
+    assert shown.index("arcquant") < shown.index("smoothquant") < shown.index("cod-tdq-plus")
+    assert shown[-1] == "cod-tdq-plus"
+
+
+def test_a_page_that_differs_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import page_blocks
+
+    page = tmp_path / "page.md"
+    page.write_text("<!-- a -->\nold\n<!-- /a -->\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    assert page_blocks.main("", [page], lambda name: f"{name} new\n") == 1
+    assert "differs from the rows: run python tables.py" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["tables.py"])
+    assert page_blocks.main("", [page], lambda name: f"{name} new\n") == 0
+    assert page.read_text(encoding="utf-8") == "<!-- a -->\na new\n<!-- /a -->\n"

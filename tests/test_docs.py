@@ -242,6 +242,24 @@ def test_every_verb_and_model_and_data_set_is_described():
     assert not [row.name for row in list_datasets() if f"`{row.name}`" not in models]
 
 
+def test_the_table_of_models_says_what_they_declare():
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| .+ \| [\d.]+ M \| (\d+) \| `([\w-]+)` \| (.+) \|$",
+        page("models-and-data.md"),
+        re.MULTILINE,
+    )
+    assert len(rows) >= 10
+    for name, size, postprocess, ranges in rows:
+        info = registry._MODELS[name][0]
+        assert (str(info.input_size), info.postprocess) == (size, postprocess), name
+        modes = {info.act_modes.get(kind, "per_token_group") for kind in ("conv", "depthwise")}
+        if ranges.startswith("as "):
+            assert info.act_modes == registry._MODELS[ranges[3:].strip("`")][0].act_modes
+        else:
+            shown = "per_token_group" if ranges == "token groups" else ranges.replace(" ", "_")
+            assert modes == {shown}, name
+
+
 @pytest.mark.parametrize(
     "path", [*PAGES, README, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem
 )

@@ -1,0 +1,340 @@
+"""Write the tables of scores in docs/ from the rows in results/, so that no number is typed.
+
+python benchmarks/score_tables.py            rewrite the pages
+python benchmarks/score_tables.py --check    fail if a page and its rows differ
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; NAME is a key of TABLES.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from device_tables import roofline, triton
+from page_blocks import BLOCK, main, table
+from score_rows import ROOT, Row, Scores, difference, rows
+
+from codtdq.lab.tables.catalogue import ABLATION, GROUPS
+from codtdq.methods.registry import method_info
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+SMALL = ("cfrn-small", "escnet-small")
+CASES = [(model, stress) for model in SMALL for stress in (None, "outliers")]
+CASE_HEAD = ["cfrn-small", "with outliers", "escnet-small", "with outliers"]
+EVIDENCE = {"re-implemented from the abstract": " (a)", "second-hand description": " (s)"}
+VIT_COD_FIRST = ("fp32", "w4a4", "dstg-only", "cod-tdq", "cod-tdq-guarded")
+
+
+def all_methods() -> str:
+    """S of every method on both small networks, in the groups of the paper's table."""
+    scores = Scores(rows("camosynth/results.jsonl"))
+    listed = {name for names in GROUPS.values() for name in names}
+    ablations = [name for name in ABLATION if name not in listed]
+    others = [name for name in scores.info if name not in listed and name not in ablations]
+    groups = {**GROUPS, "Ablations of the paper": ablations, "Variants and controls": others}
+    head = ["method", "ranges", "granularity", "A bits", "W bits", *SMALL]
+    lines = []
+    for group, members in groups.items():
+        present = [name for name in members if name in scores.info]
+        if group != "Full precision and naive quantization":
+            present.sort(key=lambda name: -np.mean(scores.seeds(name, SMALL[0])))
+        lines.append([f"**{group}**", *[""] * (len(head) - 1)])
+        for name in present:
+            info = scores.info[name]["info"]
+            title = scores.title(name) + EVIDENCE.get(info["evidence"], "")
+            line = [title, info["ranges"], _granularity(scores.info[name]), *scores.bits(name)]
+            lines.append([*line, *(scores.mean(name, model, digits=3) for model in SMALL)])
+    return table(head, lines, text_columns=3)
+
+
+def _granularity(row: Row) -> str:
+    """As the method declares it; with the shared ranges that CFRN declares for convolutions."""
+    modes = row["config"].get("act_modes", {})
+    shared = modes.get("conv", "per_token_group") != modes.get("linear", "per_token_group")
+    more = f"; CFRN's convolutions: {modes['conv'].removeprefix('per_')}" if shared else ""
+    return row["info"]["granularity"] + more
+
+
+def planted() -> str:
+    """S with planted outlier channels beside S without, over the same images."""
+    outliers = Scores(rows("camosynth-outliers/results.jsonl"))
+    plain = Scores(rows("camosynth/results.jsonl"), limit=50)
+
+    def cells(name: str) -> list[str]:
+        found = []
+        for model in SMALL:
+            same = name  # the per-tensor reading is CFRN's; ESCNet has no shared ranges
+            if model == SMALL[1] and not outliers.seeds(name, model, "outliers"):
+                same = name.removesuffix("-per-tensor-conv")
+            found += [plain.mean(same, model, digits=3)]
+            found += [outliers.mean(same, model, "outliers", digits=3)]
+        return found
+
+    order = sorted(outliers.info, key=lambda name: -outliers.seeds(name, SMALL[0], "outliers")[0])
+    order.sort(key=lambda name: name != "fp32")
+    return table(["method", *CASE_HEAD], [[outliers.title(name), *cells(name)] for name in order])
+
+
+def collapse() -> str:
+    """SQNR and zeros of the inputs that lose most under the naive setting."""
+    hidden = ("cod-tdq-guarded",)  # as dstg-everywhere, and the table is wide
+    found = [row for row in rows("collapse/cfrn-small.jsonl") if row["method"] not in hidden]
+    head = ["input", *(method_info(row["method"]).title for row in found)]
+    lines = [
+        [f"`{_short(name)}`", *("{:.1f} / {:.3f}".format(*row["worst"][name]) for row in found)]
+        for name in found[0]["worst"]
+    ]
+    count = found[0]["operators"]
+    lines.append([f"mean of {count} inputs", *(f"{row['mean_sqnr_db']:.1f}" for row in found)])
+    return table(head, lines)
+
+
+def _short(operator: str) -> str:
+    return operator if len(operator) < 30 else "..." + operator[-22:]
+
+
+def plus_scores() -> str:
+    """All images, three seeds."""
+    scores = Scores(rows("plus/results.jsonl"))
+    lines = []
+    for name in ("fp32", "cod-tdq-plus", "arcquant", "smoothquant", "cod-tdq-guarded"):
+        line = [scores.title(name), *scores.bits(name)]
+        lines.append([*line, *(scores.mean(name, *case) for case in CASES)])
+        if name == "cod-tdq-plus":
+            shares, spans = [], []
+            for case in CASES:
+                seeds, best = scores.seeds(name, *case), scores.seeds("fp32", *case)[0]
+                shares.append(f"{np.mean(seeds) / best:.1%}")
+                spans.append(f"{min(seeds):.4f} to {max(seeds):.4f}")
+            lines += [["its three seeds", "", "", *spans], ["its share of FP32", "", "", *shares]]
+    return table(["setting", "A bits", "W bits", *CASE_HEAD], lines)
+
+
+def plus_paired() -> str:
+    """Differences of cod-tdq-plus to the others over the same images."""
+    scores = Scores(rows("plus/results.jsonl"))
+    rivals = ("fp32", "arcquant", "smoothquant", "cod-tdq-guarded", "dstg-only", "per-token-all")
+    lines = [
+        [
+            scores.title(rival),
+            *(
+                difference(scores.joined("cod-tdq-plus", *case), scores.joined(rival, *case))[0]
+                for case in CASES
+            ),
+        ]
+        for rival in rivals
+    ]
+    return table(["cod-tdq-plus against", *CASE_HEAD], lines)
+
+
+def plus_standing() -> str:
+    """Over how many W4A4 methods cod-tdq-plus is certainly ahead, and which are undecided."""
+    lines = []
+    for folder, stress in (("camosynth", None), ("camosynth-outliers", "outliers")):
+        scores = Scores(rows(f"{folder}/results.jsonl"))
+        for model in SMALL:
+            ours = scores.joined("cod-tdq-plus", model, stress)
+            found: dict[bool, list[str]] = {True: [], False: []}
+            for name in set(scores.info) - {"fp32", "w8a8", "w4a8", "cod-tdq-plus"}:
+                theirs = scores.joined(name, model, stress)
+                if len(theirs):
+                    _, certain = difference(ours, theirs)
+                    found[certain and ours.mean() > theirs.mean()].append(scores.title(name))
+            case = f"{model}{', with outliers' if stress else ''}"
+            count = len(found[True]) + len(found[False])
+            rest = ", ".join(sorted(found[False])) or "-"
+            lines.append([case, rest, str(len(ours)), f"{len(found[True])} of {count}"])
+    return table(["network", "undecided", "images", "ahead of"], lines, text_columns=2)
+
+
+def against_float(file: str, models: tuple[str, ...]) -> str:
+    """S, the paired difference to FP32, and the mean distance per image; the closest first."""
+    scores = Scores(rows(file))
+    several = len(models) > 1
+    head = ["setting"] + ([] if several else ["A bits", "W bits"])
+    for model in models:
+        head += [f"S {model}" if several else "S", "to FP32 (95 %)", "distance"]
+
+    def away(name: str, model: str) -> float:
+        return float(np.abs(scores.joined(name, model) - scores.joined("fp32", model)).mean())
+
+    lines = []
+    present = [name for name in scores.info if all(scores.seeds(name, m) for m in models)]
+    for name in sorted(present, key=lambda name: away(name, models[0])):
+        line = [scores.title(name)] + ([] if several else scores.bits(name))
+        for model in models:
+            line.append(scores.mean(name, model))
+            if name == "fp32":
+                line += ["", ""]
+                continue
+            gap, _ = difference(scores.joined(name, model), scores.joined("fp32", model), 3)
+            line += [gap, f"{away(name, model):.4f}"]
+        lines.append(line)
+    return table(head, lines)
+
+
+def ingredients() -> str:
+    """Each ingredient of cod-tdq-plus left out, and added alone to cod-tdq."""
+    found = [
+        {
+            row["setting"]: row
+            for row in rows(f"plus/ingredients-{model}.jsonl")
+            if not row["stress"]
+        }
+        for model in SMALL
+    ]
+    digits = {"difference": 4, "overlap": 3, "S": 4}
+    lines = [
+        [name, *(f"{each[name][key]:.{digits[key]}f}" for each in found for key in digits)]
+        for name in found[0]
+    ]
+    return table(["setting", *(f"{key}, {model}" for model in SMALL for key in digits)], lines)
+
+
+def variants() -> str:
+    """The paper's settings; in brackets what cod-tdq gains over the row, where it is certain."""
+    scores = Scores(rows("variants/results.jsonl"))
+    lines = []
+    for name in sorted(scores.info, key=["fp32", *ABLATION].index):
+        cells = []
+        for case in CASES:
+            text, certain = difference(
+                scores.joined("cod-tdq", *case), scores.joined(name, *case), 3
+            )
+            gain = f" ({text.split(' ')[0]})" if certain else ""
+            cells.append(scores.mean(name, *case, digits=3) + gain)
+        lines.append([f"**`{name}`**" if name == "cod-tdq" else f"`{name}`", *cells])
+    return table(["setting", *CASE_HEAD], lines)
+
+
+def bounds_gain() -> str:
+    """What bounds add to token groups, and C1 or C2 to a shared range, with intervals."""
+    scores = Scores(rows("variants/results.jsonl"))
+    pairs = {
+        "C1 and C2 on token groups": ("cod-tdq", "dstg-only"),
+        "the same, in Linear operators only": ("cod-tdq-linear-dcrp", "dstg-only"),
+        "C1 on one range per tensor": ("c1-only", "w4a4"),
+        "C2 on one range per tensor": ("c2-only", "w4a4"),
+    }
+    lines = [
+        [
+            title,
+            *(
+                difference(scores.joined(one, *case), scores.joined(other, *case), 3)[0]
+                for case in CASES
+            ),
+        ]
+        for title, (one, other) in pairs.items()
+    ]
+    return table(["S gained by", *CASE_HEAD], lines)
+
+
+def selection() -> str:
+    """Which setting the paper's label-free score selects, and where the paper's own stands."""
+    lines = []
+    for model in SMALL:
+        path = ROOT / "results" / "selection" / f"paper-{model}.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        best, paper = found["chosen"], found["paper_setting"]
+        chosen = ", ".join(
+            "none" if best[key] is None else f"{best[key]:g}"
+            for key in ("act_group_size", "tau", "zero_ratio")
+        )
+        place = f"rank {paper['rank']} of {paper['of']}, score {paper['score']:.4f}"
+        selected = f"({chosen}), score {best['score']:.4f}"
+        lines.append([model, selected, place, str(paper["lower_in_every_term"])])
+    head = ["model", "selected (g, tau, zr)", "the paper's (32, 1, 0.2)"]
+    return table([*head, "settings lower in every term"], lines, text_columns=3)
+
+
+def demo() -> str:
+    """What `codtdq demo` printed: S and MAE of every setting."""
+    found = json.loads((ROOT / "results/demo/demo.json").read_text(encoding="utf-8"))["scores"]
+    names = list(dict.fromkeys(name for scores in found.values() for name in scores))
+    lines = []
+    for name in sorted(names, key=list(found[SMALL[0]]).index):
+        cells = []
+        for scores in found.values():
+            score = scores.get(name)
+            cells.append(f"{score['S']:.3f} / {score['MAE']:.3f}" if score else "")
+        lines.append([f"`{name}`", *cells])
+    return table(["S / MAE", *found], lines)
+
+
+def vit_cod() -> str:
+    """The network for photographs: ours in the order of the text, other methods by S."""
+    found = {row["method"]: row for row in rows("vit-cod/results.jsonl")}
+    last = ["cod-tdq-plus"]
+    others = [name for name in found if name not in VIT_COD_FIRST and name not in last]
+    others.sort(key=lambda name: -found[name]["metrics"]["S"])
+    names = {"fp32": "FP32", "w4a4": "`w4a4` (naive)", last[0]: "`cod-tdq-plus` (`vit-cod-w4a4`)"}
+    metrics = ["S", "wF", "E_mean", "F_max", "MAE"]
+    lines = []
+    for name in [*VIT_COD_FIRST, *others, *last]:
+        row, title = found[name], f"`{name}`"
+        if name in others:
+            title = f"{method_info(name).title} (`{name}`)"
+        away = row.get("distance")
+        cells = (f"{row['metrics'][key]:.4f}" for key in metrics)
+        lines.append([names.get(name, title), *cells, "-" if away is None else f"{away:.4f}"])
+    return table(["setting", *metrics, "distance"], lines)
+
+
+def vit_cod_tokens() -> str:
+    """What the inputs of the encoder's layers look like, means over its blocks."""
+    layers = json.loads((ROOT / "results/vit-cod/tokens.json").read_text())["layers"]
+    head = ["input of", "D(X)", "heaviest token over the median one"]
+    head += ["set to zero, one range", "set to zero, groups of 32 (DSTG)"]
+    lines = []
+    for kind in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
+        each = [layer for name, layer in layers.items() if name.endswith(kind)]
+
+        def mean(key: str, each: list[dict[str, float]] = each) -> float:
+            return float(np.mean([layer[key] for layer in each]))
+
+        line = [f"`{kind}`", f"{mean('disparity'):.0f}", f"{mean('peak_ratio'):.1f}"]
+        lines.append([*line, f"{mean('zeroed_tensor'):.0%}", f"{mean('zeroed_groups'):.0%}"])
+    return table(head, lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "all-methods": all_methods,
+    "planted-outliers": planted,
+    "collapse": collapse,
+    "plus-scores": plus_scores,
+    "plus-paired": plus_paired,
+    "plus-standing": plus_standing,
+    "photographs": lambda: against_float("photographs/results.jsonl", SMALL),
+    "segformer": lambda: against_float("segformer/results.jsonl", ("segformer-small",)),
+    "ingredients": ingredients,
+    "variants": variants,
+    "bounds-gain": bounds_gain,
+    "selection": selection,
+    "demo": demo,
+    "vit-cod-scores": vit_cod,
+    "vit-cod-tokens": vit_cod_tokens,
+    "roofline": roofline,
+    "triton": triton,
+}
+
+
+def made(name: str) -> str:
+    """The block of a name, with empty lines around the table."""
+    return f"\n{TABLES[name]()}\n"
+
+
+def pages() -> list[Path]:
+    """The pages that hold a table of scores; other scripts fill others."""
+    return [
+        path
+        for path in PAGES
+        if set(TABLES) & {found[1] for found in BLOCK.finditer(path.read_text(encoding="utf-8"))}
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__.splitlines()[0], pages(), made))
