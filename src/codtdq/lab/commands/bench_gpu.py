@@ -17,6 +17,7 @@ OF_THE_CPU = (
     "accuracy",
     "dataset",
     "data_root",
+    "calibration",
     "calibration_images",
     "figure",
     "profile",

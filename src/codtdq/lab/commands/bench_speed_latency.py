@@ -110,11 +110,15 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--data-root", metavar="DIR", help="folder that holds the benchmark sets")
     group.add_argument(
+        "--calibration",
+        metavar="NAME",
+        help="data set or folder of images for our methods and for NNCF (default camosynth/calib)",
+    )
+    group.add_argument(
         "--calibration-images",
         type=positive,
         metavar="N",
-        help="images of camosynth/calib for our methods and for NNCF (default 4, with --accuracy "
-        f"{CALIBRATION_FOR_SCORES})",
+        help=f"how many of its images (default 4, with --accuracy {CALIBRATION_FOR_SCORES})",
     )
     group.add_argument(
         "--figure",
@@ -151,10 +155,8 @@ def run_latency(args: argparse.Namespace) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find before the measurement what would spoil its end."""
-    for name in ("dataset", "data_root"):
-        if getattr(args, name) and not args.accuracy:
-            option = "--" + name.replace("_", "-")
-            raise ConfigError(f"{option} does nothing without --accuracy N; leave it out")
+    if args.dataset and not args.accuracy:
+        raise ConfigError("--dataset does nothing without --accuracy N; leave it out")
     if args.figure:
         from codtdq.lab.figures.files import FORMATS
         from codtdq.lab.figures.style import require_matplotlib
@@ -170,6 +172,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     from codtdq.data import open_dataset
     from codtdq.lab.bench.speed import accuracy, fresh_process, latency, profile
     from codtdq.lab.bench.speed.subjects import BASELINE, CALIBRATION_IMAGES, is_trained, prepared
+    from codtdq.resolve import CALIBRATION_SPLIT
 
     threads = checked_threads(args.threads)
     model = args.model or SMALL
@@ -186,6 +189,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         checkpoint=args.checkpoint,
         untrained=args.untrained,
         write_fp32=True,
+        calibration=args.calibration or CALIBRATION_SPLIT,
+        data_root=args.data_root,
         calibration_images=args.calibration_images or usual,
     ) as subjects:
         result = latency.run_latency(

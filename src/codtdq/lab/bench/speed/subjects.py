@@ -72,6 +72,8 @@ class Subjects:
     members: dict[str, Subject]
     calibration_images: int = CALIBRATION_IMAGES
     trained: bool = False
+    calibration_set: str = CALIBRATION_SPLIT
+    data_root: str | None = None
 
     @property
     def baseline(self) -> nn.Module:
@@ -85,11 +87,11 @@ class Subjects:
     def calibration(self, batch: int) -> Calibration:
         """Return batches of the images that our methods are calibrated on, for other quantizers."""
         count = -(-self.calibration_images // batch) * batch  # whole batches
-        images = self._shown(CALIBRATION_SPLIT, count, batch)
-        return Calibration(images, f"{images.images} images of {CALIBRATION_SPLIT}")
+        images = self._shown(self.calibration_set, count, batch)
+        return Calibration(images, f"{images.images} images of {self.calibration_set}")
 
-    def _shown(self, split: str, count: int, batch: int) -> CalibrationImages:
-        images = open_images(split, limit=count)
+    def _shown(self, name: str, count: int, batch: int) -> CalibrationImages:
+        images = open_images(name, self.data_root, limit=count)
         return CalibrationImages(self.baseline, images, count=count, batch_size=batch)
 
 
@@ -102,6 +104,8 @@ def prepared(
     untrained: bool = False,
     write_fp32: bool = False,
     native: bool = True,
+    calibration: str = CALIBRATION_SPLIT,
+    data_root: str | None = None,
     calibration_images: int = CALIBRATION_IMAGES,
     budget: str = "fast",
 ) -> Iterator[Subjects]:
@@ -127,7 +131,14 @@ def prepared(
             if method != BASELINE:
                 begin = time.perf_counter()
                 settings = config(method, model=model)
-                quantized = quantize_for(model, settings, count=calibration_images, budget=budget)
+                quantized = quantize_for(
+                    model,
+                    settings,
+                    dataset=calibration,
+                    root=data_root,
+                    count=calibration_images,
+                    budget=budget,
+                )
                 directory = save(quantized, Path(folder) / method)
                 del quantized
                 loaded = load(directory)
@@ -140,6 +151,8 @@ def prepared(
             members,
             calibration_images,
             is_trained(architecture, checkpoint),
+            calibration,
+            data_root,
         )
 
 
