@@ -8,12 +8,12 @@ import pytest
 here = Path(__file__).parent
 sys.path[:0] = [str(here), str(here / "quantizer"), str(here / "evaluation")]
 
-import chromium
-
 
 @pytest.fixture(scope="session")
 def browser():
     """One browser for all tests of pages; where there is none they are skipped, and say why."""
+    import chromium
+
     if chromium.find() is None:
         pytest.skip(f"no Chromium on this machine (looked for {', '.join(chromium.NAMES)})")
     running = chromium.Chromium()

@@ -87,7 +87,7 @@ async function segment(blob, name) {
   $("time").textContent = `${Math.round(milliseconds)} ms`;
   $("size").textContent = `${width} x ${height} pixels`;
   const found = mask.reduce((count, value) => count + (value >= 128), 0);
-  $("share").textContent = `${((100 * found) / mask.length).toFixed(1)} % of them found`;
+  $("share").textContent = `${((100 * found) / mask.length).toFixed(1)} % of them belong to what was found`;
   await offerMask(name);
   draw();
   say("Done.");

@@ -45,7 +45,11 @@ const input = readFileSync(from);
 writeFileSync(to, network.run(new Float32Array(input.buffer, input.byteOffset, input.length / 4)));
 network.close();
 let refusal = "";
-try { engine.open(readFileSync(program).subarray(0, 1000)); } catch (error) { refusal = error.message; }
+try {
+  engine.open(readFileSync(program).subarray(0, 1000));
+} catch (error) {
+  refusal = error.message;
+}
 console.log(JSON.stringify([engine.instructionSet, network.info, network.shapes[0], refusal]));
 """
 
@@ -173,19 +177,11 @@ def test_the_sample_is_drawn(browser, address, width, dark, tmp_path):
     until(browser, "Ready: choose a picture.")
     browser.click("#samples button:nth-child(2)")
     until(browser, "Done.")
-    pixel = "[...document.querySelector('#view').getContext('2d').getImageData(224, 224, 1, 1).data]"
-    seen = []
-    for view in ("overlay", "mask", "photo"):
+    seen = set()
+    for view in ("mask", "photo", "overlay"):
         browser.click(f"#views input[value={view}]")
-        seen.append(
-            browser.run(
-                "(() => { const c = document.querySelector('#view');"
-                "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
-                "return d.reduce((sum, value) => sum + value, 0); })()"
-            )
-        )
-    assert len(set(seen)) == 3 and browser.run(pixel)[3] == 255
-    browser.click("#views input[value=overlay]")
+        seen.add(browser.run("document.querySelector('#view').toDataURL()"))
+    assert len(seen) == 3
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     browser.screenshot(tmp_path / f"{width}.png")
     assert all(url.startswith((address, "blob:", "data:")) for url in browser.requests)
