@@ -57,7 +57,10 @@ async function fetchProgram() {
   say("Loading the network.");
   const answer = await fetch(PROGRAM);
   if (!answer.ok)
-    throw new Error(`${PROGRAM} is not beside this page; open a program file below.`);
+    throw new Error(
+      `${PROGRAM} is not beside this page; open a program file below, or write it: ` +
+        `codtdq export vit-cod-w4a4 --to program --out ${PROGRAM}`,
+    );
   await openProgram(await answer.arrayBuffer());
 }
 
@@ -87,7 +90,7 @@ async function segment(blob, name) {
   $("time").textContent = `${Math.round(milliseconds)} ms`;
   $("size").textContent = `${width} x ${height} pixels`;
   const found = mask.reduce((count, value) => count + (value >= 128), 0);
-  $("share").textContent = `${((100 * found) / mask.length).toFixed(1)} % of them belong to what was found`;
+  $("share").textContent = `found: ${((100 * found) / mask.length).toFixed(1)} %`;
   await offerMask(name);
   draw();
   say("Done.");

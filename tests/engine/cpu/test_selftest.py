@@ -159,3 +159,17 @@ def test_webassembly_in_node(tmp_path: Path) -> None:
     for part in PARTS:
         assert any(line.startswith(f"ok   wasm-simd128 {part}") for line in lines), part
     assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
+
+
+@pytest.mark.slow
+def test_webassembly_rounds_fused_sums_once(tmp_path: Path) -> None:
+    """Without an instruction for it: sums of doubles, whose second rounding must not show."""
+    source, found = Path(__file__).parent / "fused_sums.cpp", []
+    for compiler, flags in ((need("g++", "clang++"), []), (need("em++"), ["-msimd128"])):
+        made = tmp_path / f"{compiler}.o"
+        subprocess.run([compiler, *FLAGS, *flags, "-c", str(source), "-o", str(made)], check=True)
+        link = ["-sSINGLE_FILE"] if flags else []
+        program = f"{tmp_path / compiler}.js"
+        subprocess.run([compiler, "-O1", *link, str(made), "-o", program], check=True)
+        found.append(run(*([need("node")] if flags else []), program))
+    assert found[0] == found[1] and len(found[0][0]) == 16
