@@ -17,7 +17,7 @@ PYTHON_CODE := src tests benchmarks examples scripts
 CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/include tests/engine/cpu \
 	tests/fuzz,$(wildcard $(folder)/*.cpp $(folder)/*.h)) examples/c/mask.c benchmarks/amx_visible.c
 
-.PHONY: wheel fuzz-programs demo docs test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
+.PHONY: wheel wasm fuzz-programs demo docs test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
 	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
@@ -76,6 +76,20 @@ test-arm: $(VENV)/.test
 	else echo "test-arm needs $(ARM_PACKAGES): run 'sudo apt-get install $(ARM_PACKAGES)'" >&2; \
 		exit 1; fi
 	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
+
+# The runtime for browsers with its page, in build/wasm. Its tools are a package of Debian, too.
+WASM := build/wasm
+WASM_PACKAGES := emscripten cmake make
+wasm:
+	@if command -v emcmake && command -v cmake; then :; \
+	elif [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install -y $(WASM_PACKAGES); \
+	else echo "wasm needs $(WASM_PACKAGES): run 'sudo apt-get install $(WASM_PACKAGES)'" >&2; \
+		exit 1; fi
+	emcmake cmake -S . -B $(WASM)/objects -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(WASM)/objects --target codtdq_wasm --parallel
+	mkdir -p $(WASM)/samples
+	cp examples/web/* $(WASM)
+	cp src/codtdq/data/samples/*.jpg src/codtdq/data/samples/Imgs/*.jpg $(WASM)/samples
 
 # The site, in build/site; a link or an anchor that leads nowhere is an error.
 docs: $(VENV)/.docs

@@ -1,7 +1,21 @@
-"""Shared by all tests: helper modules can be imported by their plain name."""
+"""Shared by all tests: helper modules can be imported by their plain name; one browser."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 here = Path(__file__).parent
 sys.path[:0] = [str(here), str(here / "quantizer"), str(here / "evaluation")]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One browser for all tests of pages; where there is none they are skipped, and say why."""
+    import chromium
+
+    if chromium.find() is None:
+        pytest.skip(f"no Chromium on this machine (looked for {', '.join(chromium.NAMES)})")
+    running = chromium.Chromium()
+    yield running
+    running.close()

@@ -20,6 +20,7 @@ LIGHT_VERBS = (
 # A package may import itself, those listed, and the shared leaves.
 LEAVES = {
     "_version",
+    "budgets",
     "columns",
     "declarations",
     "environment",

@@ -1,4 +1,4 @@
-"""The engine's self-test in C++: on this processor, and on ARM through an emulator."""
+"""The engine's self-test in C++: on this processor, on ARM through an emulator, in Node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ PARTS = (
     "carrier depthwise",
 )
 # by processor of the compiler
-SETS_OF = {"x86_64": ("AVX2", "AVX512", "AVXVNNI", "AMX"), "aarch64": ("NEON", "I8MM")}
+SETS_OF = {
+    "x86_64": ("AVX2", "AVX512", "AVXVNNI", "AMX"),
+    "aarch64": ("NEON", "I8MM"),
+    "wasm32": ("WASM",),
+}
 # Sets whose instructions hardly any machine has, once more in a form that more of them run.
 STANDS_FOR = {"AMX_EMULATED": "AMX", "AVXVNNI_EVEX": "AVXVNNI"}
 EVEX = ["-mavx512f", "-mavx512vl", "-mavx512vnni"]
@@ -66,20 +70,27 @@ def processor_of(compiler: str) -> str:
     return target.stdout.partition("-")[0]
 
 
-def build(compiler: str, folder: Path, link: Sequence[str] = ()) -> Path:
-    """The self-test program, its sources compiled side by side."""
+def build(
+    compiler: str,
+    folder: Path,
+    link: Sequence[str] = ("-pthread",),
+    each: Sequence[str] = (),
+    name: str = "selftest",
+) -> Path:
+    """The self-test program, its sources compiled side by side; each: flags of all of them."""
     sources = engine_sources(processor_of(compiler))
     for source in sorted(Path(__file__).parent.glob("selftest*.cpp")):
         sources[source] = []
     running = []
     for source, flags in sources.items():
-        command = [compiler, *FLAGS, *flags, "-c", str(source), "-o", f"{folder / source.stem}.o"]
+        command = [compiler, *FLAGS, *each, *flags, "-c", str(source)]
+        command += ["-o", f"{folder / source.stem}.o"]
         running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
     errors = [process.communicate()[1] for process in running]
     assert not any(process.returncode for process in running), "\n".join(errors)
     objects = [f"{folder / source.stem}.o" for source in sources]
-    program = folder / "selftest"
-    subprocess.run([compiler, *link, *objects, "-pthread", "-o", str(program)], check=True)
+    program = folder / name
+    subprocess.run([compiler, *link, *objects, "-o", str(program)], check=True)
     return program
 
 
@@ -126,10 +137,39 @@ def test_no_set_shares_functions(tmp_path: Path) -> None:
 def test_arm_through_an_emulator(tmp_path: Path) -> None:
     compiler = need("aarch64-linux-gnu-g++")
     emulator = need("qemu-aarch64", "qemu-aarch64-static")
-    program = str(build(compiler, tmp_path, ["-static"]))
+    program = str(build(compiler, tmp_path, ["-static", "-pthread"]))
     lines = run(emulator, program)
     assert lines[0] == "sets: neon-i8mm neon-dotprod generic"
     assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
     # a processor without an instruction must not be offered the set that needs it
     assert run(emulator, "-cpu", "neoverse-n1", program, "--list") == ["sets: neon-dotprod generic"]
     assert run(emulator, "-cpu", "cortex-a72", program, "--list") == ["sets: generic"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_webassembly_in_node(tmp_path: Path) -> None:
+    """No thread starts there: the caller does every job alone."""
+    compiler, node = need("em++"), need("node")
+    # exceptions: a thread that is refused is one; both sets with vectors, as make wasm has them
+    each = ["-fwasm-exceptions", "-msimd128"]
+    link = ["-O1", *each, "-sALLOW_MEMORY_GROWTH", "-sEXIT_RUNTIME", "-sSINGLE_FILE"]
+    lines = run(node, str(build(compiler, tmp_path, link, each, "selftest.js")))
+    assert lines[0] == "sets: wasm-simd128 generic"
+    for part in PARTS:
+        assert any(line.startswith(f"ok   wasm-simd128 {part}") for line in lines), part
+    assert re.fullmatch(r"[1-9]\d* passed, 0 failed", lines[-1])
+
+
+@pytest.mark.slow
+def test_webassembly_rounds_fused_sums_once(tmp_path: Path) -> None:
+    """Without an instruction for it: sums of doubles, whose second rounding must not show."""
+    source, found = Path(__file__).parent / "fused_sums.cpp", []
+    for compiler, flags in ((need("g++", "clang++"), []), (need("em++"), ["-msimd128"])):
+        made = tmp_path / f"{compiler}.o"
+        subprocess.run([compiler, *FLAGS, *flags, "-c", str(source), "-o", str(made)], check=True)
+        link = ["-sSINGLE_FILE"] if flags else []
+        program = f"{tmp_path / compiler}.js"
+        subprocess.run([compiler, "-O1", *link, str(made), "-o", program], check=True)
+        found.append(run(*([need("node")] if flags else []), program))
+    assert found[0] == found[1] and len(found[0][0]) == 16

@@ -108,17 +108,11 @@ def test_a_file_of_the_visitor_and_one_that_is_no_picture(browser, address, tmp_
     until(browser, "document.querySelectorAll('#samples button').length > 2")
     wrong = tmp_path / "<b>notes.png"
     wrong.write_text("no picture")
-    put_file(browser, wrong)
+    browser.put_file("#file", wrong)
     until(browser, "document.querySelector('#status').className === 'error'")
     assert browser.text("#status").startswith("<b>notes.png: this browser cannot show it")
     assert browser.run("document.querySelector('#results').hidden")
     mine = tmp_path / "mine.png"
     Image.new("RGB", (120, 80), (90, 120, 60)).save(mine)
-    put_file(browser, mine)
+    browser.put_file("#file", mine)
     until(browser, "document.querySelector('#status').textContent === 'mine.png: done.'")
-
-
-def put_file(browser, path):
-    root = browser.call("DOM.getDocument")["root"]["nodeId"]
-    node = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
-    browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])

@@ -13,6 +13,7 @@ namespace cod {
 // has them: rows of tokens lie pages apart, and there are few entries for small ones.
 inline void *aligned_memory(int64_t size) {
   constexpr size_t kLine = 128, kLarge = (size_t)1 << 21;
+  if (size > (int64_t)(PTRDIFF_MAX / 2)) return nullptr;
   const size_t least = (size_t)(size > 0 ? size : 1);
   const size_t unit = least < 2 * kLarge ? kLine : kLarge;
   const size_t bytes = (least + unit - 1) / unit * unit;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <vector>
 
 namespace cod {
@@ -40,6 +41,7 @@ uint8_t rounded(int32_t sum) { return (uint8_t)std::min(std::max(sum >> kBits, 0
 
 // [height, width, 3] without gaps, of another width, then of another height.
 std::vector<uint8_t> resized(const Pixels &image, int64_t height, int64_t width) {
+  if (image.height * width * 3 > (int64_t)PTRDIFF_MAX) throw std::bad_alloc();
   std::vector<uint8_t> wide((size_t)(image.height * width * 3));
   const bool same_width = width == image.width, same_height = height == image.height;
   const Taps across(image.width, width), down(image.height, height);

@@ -96,6 +96,11 @@ struct Lanes {
   // Not fused: x * y is rounded.
   COD_INLINE Floats fma(Floats x, Floats y, Floats z) { return x * y + z; }
   COD_INLINE Floats fnma(Floats x, Floats y, Floats z) { return z - x * y; }
+  // Rounded once, where `fma` is not.
+  COD_INLINE Floats fused_lanes(Floats x, Floats y, Floats z) {
+    for (int l = 0; l < W; l++) z[l] = __builtin_fmaf(x[l], y[l], z[l]);
+    return z;
+  }
   COD_INLINE Half half_fma(Half x, Half y, Half z) { return x * y + z; }
   COD_INLINE Half half_sqrt(Half x) {
     for (int l = 0; l < W / 2; l++) x[l] = __builtin_sqrt(x[l]);
@@ -257,8 +262,7 @@ COD_INLINE typename Isa::Floats quotient(typename Isa::Floats x, typename Isa::F
 template <class Isa, typename Floats = typename Isa::Floats>
 COD_INLINE Floats fused(Floats x, Floats y, Floats z) {
   if constexpr (Isa::kFuses) return Isa::fma(x, y, z);
-  for (int l = 0; l < Isa::kWidth; l++) z[l] = __builtin_fmaf(x[l], y[l], z[l]);
-  return z;
+  return Isa::fused_lanes(x, y, z);
 }
 
 // pick() over 16 lanes that lie in 16 / W vectors, in all lanes: always the same tree.

@@ -27,21 +27,19 @@ const Kind *kind_of(int32_t number) {
 
 namespace {
 
-constexpr int64_t kMost = (int64_t)1 << 46;  // bytes of a buffer: sums and products cannot overflow
-
 // Whether a view lies inside of a buffer of so many bytes.
 bool inside(const cod_operand &x, int64_t bytes) {
   const int64_t size = size_of(x.type);
   if (!size || x.ndim < 0 || x.ndim > COD_MAX_AXES || x.offset < 0 || x.offset % size) return false;
   int64_t last = 0, count = 1;
   for (int32_t d = 0; d < x.ndim; d++) {
-    if (x.shape[d] < 1 || x.shape[d] > kMost || x.stride[d] < 0 || x.stride[d] > kMost)
+    if (x.shape[d] < 1 || x.shape[d] > kMostBytes || x.stride[d] < 0 || x.stride[d] > kMostBytes)
       return false;
-    if (count > kMost / x.shape[d]) return false;
+    if (count > kMostBytes / x.shape[d]) return false;
     count *= x.shape[d];
-    if (x.shape[d] > 1 && x.stride[d] > kMost / (x.shape[d] - 1)) return false;
+    if (x.shape[d] > 1 && x.stride[d] > kMostBytes / (x.shape[d] - 1)) return false;
     last += (x.shape[d] - 1) * x.stride[d];
-    if (last > kMost) return false;
+    if (last > kMostBytes) return false;
   }
   return bytes >= size && x.offset <= bytes - size && last <= (bytes - size - x.offset) / size;
 }
@@ -49,7 +47,7 @@ bool inside(const cod_operand &x, int64_t bytes) {
 bool sizes_fit(const cod_buffer *buffers, int64_t count) {
   if (count < 0 || (count && !buffers)) return false;
   for (int64_t i = 0; i < count; i++)
-    if (buffers[i].bytes < 0 || buffers[i].bytes > kMost) return false;
+    if (buffers[i].bytes < 0 || buffers[i].bytes > kMostBytes) return false;
   return true;
 }
 
@@ -58,7 +56,7 @@ class Program {
   int32_t build(const cod_program_code &code, int64_t *wrong) {
     *wrong = -1;
     if (code.instruction_count < 0 || code.operand_count < 0 || code.int_count < 0 ||
-        code.float_count < 0 || code.arena_bytes < 0 || code.arena_bytes > kMost ||
+        code.float_count < 0 || code.arena_bytes < 0 || code.arena_bytes > kMostBytes ||
         !sizes_fit(code.constants, code.constant_count) ||
         !sizes_fit(code.inputs, code.input_count) || !sizes_fit(code.outputs, code.output_count))
       return COD_BAD_ARGUMENT;

@@ -25,6 +25,7 @@
 // and an emitter in engine/program. Loops over lanes belong into a template over Isa, whose
 // functions the instruction set's table holds (float_kernels.h shows how).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,6 +35,9 @@
 namespace cod {
 
 using Operand = cod_operand;
+// Bytes of a buffer and elements of a view, at most: sums and products of them cannot overflow, and
+// fit into the sizes of a machine with 32 bits.
+constexpr int64_t kMostBytes = (int64_t)1 << (sizeof(size_t) == 4 ? 30 : 46);
 constexpr int32_t kScratchSpace = 100;  // inside of chains only: no program may name it
 
 // Bytes of one element of a type, 0 if there is no such type.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "kernels.h"
 #include "sha256.h"
@@ -10,8 +11,9 @@
 namespace cod {
 namespace {
 
-constexpr int64_t kMostConstants = 1 << 20, kMostPrograms = 256, kMostArena = (int64_t)1 << 36;
-constexpr int64_t kMostRecords = 1 << 24, kMostSide = (int64_t)1 << 40;
+constexpr int64_t kMostConstants = 1 << 20, kMostPrograms = 256, kMostRecords = 1 << 24;
+constexpr int64_t kMostArena = std::min((int64_t)1 << 36, kMostBytes);
+constexpr int64_t kMostSide = std::min((int64_t)1 << 40, kMostBytes);
 
 [[noreturn]] void damaged(const std::string &what) {
   throw Refusal(what + "; the file is damaged");
@@ -74,6 +76,7 @@ class Values {
 
 ProgramFile::Constant room(int64_t bytes, int32_t type, bool packed) {
   ProgramFile::Constant made;
+  if (bytes > kMostBytes) throw std::bad_alloc();
   const size_t size = ((size_t)std::max<int64_t>(bytes, 1) + 127) / 128 * 128;
   made.data.reset(static_cast<uint8_t *>(std::aligned_alloc(128, size)));
   if (!made.data) throw std::bad_alloc();

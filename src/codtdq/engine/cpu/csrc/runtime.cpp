@@ -19,7 +19,7 @@ struct codtdq_network {
 namespace {
 
 constexpr int64_t kMostPixels = (int64_t)1 << 28;
-constexpr long kMostFile = (long)1 << 40;
+constexpr int64_t kMostFile = (int64_t)1 << 40;
 
 int threads_for(int32_t wanted) {
   if (wanted > 0) return wanted < 256 ? wanted : 256;
@@ -62,7 +62,7 @@ std::vector<uint8_t> read_file(const char *path) {
   std::unique_ptr<std::FILE, Closed> file(std::fopen(path, "rb"));
   if (!file) throw cod::Refusal("cannot be opened; is there such a file?");
   if (std::fseek(file.get(), 0, SEEK_END)) throw cod::Refusal("cannot be read");
-  const long bytes = std::ftell(file.get());
+  const int64_t bytes = std::ftell(file.get());
   if (bytes < 0 || bytes > kMostFile || std::fseek(file.get(), 0, SEEK_SET))
     throw cod::Refusal("is not a file that can be read");
   std::vector<uint8_t> data((size_t)bytes);

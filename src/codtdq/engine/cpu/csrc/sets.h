@@ -23,5 +23,8 @@ COD_SET(kI8mm)
 #ifdef COD_HAVE_NEON
 COD_SET(kNeon)
 #endif
+#ifdef COD_HAVE_WASM
+COD_SET(kWasm)
+#endif
 COD_SET(kGeneric)
 #undef COD_SET

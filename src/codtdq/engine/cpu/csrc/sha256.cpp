@@ -23,7 +23,7 @@ alignas(64) constexpr uint32_t kRound[64] = {
 
 uint32_t turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-void plain_blocks(uint32_t *state, const uint8_t *data, size_t blocks) {
+__attribute__((noinline)) void plain_blocks(uint32_t *state, const uint8_t *data, size_t blocks) {
   for (; blocks; blocks--, data += 64) {
     uint32_t w[64], s[8];
     for (int i = 0; i < 16; i++)
@@ -105,7 +105,10 @@ void Sha256::add(const uint8_t *data, size_t bytes) {
     if (left_ < 64) return;
     add_blocks(state_, rest_, 1);
   }
-  add_blocks(state_, data, bytes / 64);
+  // In pieces: engines of WebAssembly replace slow first code between calls only.
+  constexpr size_t kPiece = 1 << 10;
+  for (size_t at = 0; at < bytes / 64; at += kPiece)
+    add_blocks(state_, data + 64 * at, std::min(kPiece, bytes / 64 - at));
   left_ = bytes % 64;
   if (left_) std::memcpy(rest_, data + bytes / 64 * 64, left_);
 }

@@ -231,6 +231,12 @@ class Chromium:
             f"e.value = {json.dumps(value)}; e.dispatchEvent(new Event('change')); }})()"
         )
 
+    def put_file(self, selector, path):
+        """Choose a file in an input for files."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
     def screenshot(self, path):
         """The whole page as PNG."""
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
