@@ -22,7 +22,8 @@ CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/incl
 
 # EVERYTHING=1 installs what all targets need at once, WERROR=1 takes warnings of the engine as
 # errors; for a clean checkout (.ci/run), which would otherwise install five times and compile twice.
-EXTRAS := $(if $(EVERYTHING),[test,gpu,docs,dev])
+ALL_EXTRAS := [test,gpu,docs,dev]
+EXTRAS := $(if $(EVERYTHING),$(ALL_EXTRAS))
 STAMPS := $(if $(EVERYTHING),$(foreach name,test gpu docs dev,$(VENV)/.$(name)))
 STRICT := $(if $(WERROR),--config-settings=cmake.define.COD_WERROR=ON)
 

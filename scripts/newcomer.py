@@ -102,7 +102,9 @@ class Walk:
             elif command[:1] == ["make"]:  # another way to the same: that it is there is enough
                 command = ["make", "--dry-run", "--silent", *command[1:]]
             self.say(f"$ {shlex.join(command)}")
-            done = subprocess.run(command, cwd=self.project, env=self.env, stdout=subprocess.DEVNULL)
+            done = subprocess.run(
+                command, cwd=self.project, env=self.env, stdout=subprocess.DEVNULL
+            )
             if done.returncode:
                 self.fail(f"{line}: exit code {done.returncode}")
 
