@@ -112,15 +112,15 @@ def kernels(document: dict[str, Any]) -> str:
 
 
 def identity(document: dict[str, Any]) -> str:
-    """One line for each network and setting, a column for each instruction set but plain C++."""
+    """One line for each network and setting, a column for each instruction set but the best."""
     rows, machine = document["identity"], document["machine"]
     sets = list(dict.fromkeys(row["set"] for row in rows))
     settings = dict.fromkeys((row["model"], row["method"]) for row in rows)
     by_key = {(row["model"], row["method"], row["set"]): row for row in rows}
     lines = [[*key, *(_agreement(by_key[(*key, name)]) for name in sets)] for key in settings]
     return (
-        f"{rows[0]['images']} images each; {machine['cpu']}, torch {machine['torch']}.\n\n"
-        + table(["network", "setting", *(f"{name} against generic" for name in sets)], lines)
+        f"Against {rows[0]['against']}, {rows[0]['images']} images each; {machine['cpu']}, torch "
+        f"{machine['torch']}.\n\n" + table(["network", "setting", *sets], lines)
     )
 
 
