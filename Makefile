@@ -20,11 +20,18 @@ CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/incl
 .PHONY: wheel wasm fuzz-programs demo docs test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
 	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
+# EVERYTHING=1 installs what all targets need at once, WERROR=1 takes warnings of the engine as
+# errors; for a clean checkout (.ci/run), which would otherwise install five times and compile twice.
+ALL_EXTRAS := [test,gpu,docs,dev]
+EXTRAS := $(if $(EVERYTHING),$(ALL_EXTRAS))
+STAMPS := $(if $(EVERYTHING),$(foreach name,test gpu docs dev,$(VENV)/.$(name)))
+STRICT := $(if $(WERROR),--config-settings=cmake.define.COD_WERROR=ON)
+
 $(VENV)/.base: pyproject.toml CMakeLists.txt $(wildcard src/codtdq/engine/cpu/csrc/*)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(PY) -m pip install --quiet --disable-pip-version-check -e .
-	touch $@
+	$(PY) -m pip install --quiet --disable-pip-version-check $(STRICT) -e ".$(EXTRAS)"
+	touch $@ $(STAMPS)
 
 $(VENV)/.test: $(VENV)/.base
 	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[test]"
@@ -47,6 +54,9 @@ setup: $(VENV)/.base
 demo: $(VENV)/.base
 	$(PY) -m codtdq demo
 
+# A process for each core; of the others' tests those that are left are taken over.
+SPREAD := -n auto --dist worksteal
+
 # A process for each core, one thread each; a file stays in one process, with its fixtures.
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
@@ -56,8 +66,8 @@ test-slow: $(VENV)/.test
 
 # The Triton kernels without a GPU: their numbers in the interpreter, their machine code offline.
 test-gpu: $(VENV)/.gpu
-	TRITON_INTERPRET=1 $(PY) -m pytest -m gpu tests/engine/triton/interpreted
-	$(PY) -m pytest -m gpu tests/engine/triton/compiled
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PY) -m pytest $(SPREAD) -m gpu tests/engine/triton/interpreted
+	OMP_NUM_THREADS=1 $(PY) -m pytest $(SPREAD) -m gpu tests/engine/triton/compiled
 
 # Without the first check, a library that does not load would only skip the tests. Left out: a test
 # that compiles a program of its own, and one of metrics, which takes long.
@@ -65,7 +75,7 @@ test-sanitize: $(VENV)/.test
 	cmake -S . -B $(SANITIZED) -DCOD_SANITIZE=ON -DCOD_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build $(SANITIZED) --parallel
 	$(SANITIZER) $(PY) -c "from codtdq.engine import cpu; exit(cpu.unavailable_reason())"
-	$(SANITIZER) $(PY) -m pytest -p no:cacheprovider --capture=sys tests/engine/cpu \
+	$(SANITIZER) $(PY) -m pytest $(SPREAD) -p no:cacheprovider --capture=sys tests/engine/cpu \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 
 # The ARM kernels in an emulator. The tools come from Debian's packages; only root may install them.
@@ -126,10 +136,15 @@ check-types: $(VENV)/.dev
 check-cpp: $(VENV)/.dev
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP_FILES)
 
-# The engine once more, warnings as errors; never installed.
-native-warnings:
+# The engine once more, warnings as errors; never installed. With WERROR=1 the installed one was
+# built so already: had a warning stopped it, there would be none.
+native-warnings: $(if $(WERROR),$(VENV)/.base)
+ifdef WERROR
+	$(PY) -c "from codtdq.engine import cpu; exit(cpu.unavailable_reason())"
+else
 	cmake -S . -B build/warnings -DCOD_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	cmake --build build/warnings --parallel
+endif
 
 # For measuring other runtimes where a virtual machine hides AMX from them (docs/speed.md).
 amx-visible: build/amx_visible.so

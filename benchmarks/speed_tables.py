@@ -1,10 +1,11 @@
-"""Write the tables of docs/speed.md from the rows in results/speed, so that no number is typed.
+"""Write the tables of two pages from the rows in results/speed, so that no number is typed.
 
-python benchmarks/speed_tables.py            rewrite the page
-python benchmarks/speed_tables.py --check    fail if the page and the rows differ
+python benchmarks/speed_tables.py            rewrite docs/speed.md and docs/native-engine.md
+python benchmarks/speed_tables.py --check    fail if a page and the rows differ
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; NAME is a file of results/speed for the
-rows of `codtdq bench latency`, `NAME processes` for memory and the first mask, `kernels` for means.
+rows of `codtdq bench latency`, `NAME processes` for memory and the first mask, `kernels` for means,
+`identity` for the rows of benchmarks/identity.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from page_blocks import main, table
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "speed.md"
+PAGES = (ROOT / "docs" / "speed.md", ROOT / "docs" / "native-engine.md")
 ROWS = ROOT / "results" / "speed"
 
 
@@ -102,6 +103,28 @@ def kernels(document: dict[str, Any]) -> str:
     )
 
 
+def identity(document: dict[str, Any]) -> str:
+    """One line for each network and setting, a column for each instruction set but the best."""
+    rows, machine = document["identity"], document["machine"]
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    settings = dict.fromkeys((row["model"], row["method"]) for row in rows)
+    by_key = {(row["model"], row["method"], row["set"]): row for row in rows}
+    lines = [[*key, *(_agreement(by_key[(*key, name)]) for name in sets)] for key in settings]
+    return (
+        f"Against {rows[0]['against']}, {rows[0]['images']} images each; {machine['cpu']}, torch "
+        f"{machine['torch']}.\n\n" + table(["network", "setting", *sets], lines)
+    )
+
+
+def _agreement(row: dict[str, Any]) -> str:
+    if row["identical"] == row["images"]:
+        return "bit for bit"
+    return (
+        f"{row['identical']} of {row['images']} bit for bit, p within "
+        f"{row['max_difference']:.1e}, overlap {_number(row['min_iou'], '.4f')}"
+    )
+
+
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form).replace("0.", ".", 1)
 
@@ -125,10 +148,12 @@ def made(name: str) -> str:
     """The block of a name."""
     file, _, kind = name.partition(" ")
     document = json.loads((ROWS / f"{file}.json").read_text(encoding="utf-8"))
+    if "identity" in document:
+        return identity(document)
     if "means" in document:
         return kernels(document)
     return processes(document) if kind == "processes" else latency(document)
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__.splitlines()[0], [PAGE], made))
+    sys.exit(main(__doc__.splitlines()[0], PAGES, made))

@@ -87,7 +87,7 @@ def calibration_for(
     """Calibration batches if the config needs any: by default the synthetic calibration split."""
     if not config.needs_calibration:
         return None
-    count = count or CALIBRATION_IMAGES
+    count = CALIBRATION_IMAGES if count is None else count
     images: Dataset = open_images(dataset or CALIBRATION_SPLIT, root, limit=count)
     return CalibrationImages(model, images, count=count)
 

@@ -220,3 +220,12 @@ def test_ctrl_c_while_torch_is_loading_is_one_line(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 130
     assert done.stderr == "codtdq eval: error: interrupted; nothing is kept\n"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_no_images_to_calibrate_with_is_no_wish_for_the_default(count, run, tmp_path):
+    """Zero once meant 128, silently."""
+    code, _, err = run("quantize", *TINY, "--calibration-images", count, "--out", tmp_path / "q")
+    assert code == 2 and err.count("\n") == 1
+    assert f"--calibration-images: {count!r}: expected a whole number, 1 or more" in err
+    assert not (tmp_path / "q").exists()

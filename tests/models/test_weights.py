@@ -408,3 +408,10 @@ def test_damaged_blocks_are_refused(tmp_path: Path, change: str) -> None:
         del entries[f"linear.weight#block8.{change}"]
     save_file(entries, path)
     assert "#block8" in load_error(path, Wide())
+
+
+def test_a_missing_file_is_said_before_the_network_is_built(monkeypatch):
+    """The full networks take seconds and a gigabyte to build."""
+    monkeypatch.setattr("codtdq.models.registry.build_model", lambda name: pytest.fail("built"))
+    with pytest.raises(CheckpointError, match=r"nowhere\.pth: no such checkpoint file"):
+        create_model("cfrn", checkpoint="nowhere.pth")

@@ -36,8 +36,11 @@ def test_totals_count_every_parameter_and_byte():
     assert totals["quantized_parameters"] == sum(w.numel() for w in weights.values())
     codes = sum(-(-w[0].numel() // 2) * w.shape[0] for w in weights.values())
     scales = 4 * sum(w.shape[0] for w in weights.values())
-    other = totals["parameters"] - totals["quantized_parameters"]
-    assert totals["packed_bytes"] == int(codes + scales + other * 9 / 8)
+    others = [p.numel() for p in model.parameters() if id(p) not in map(id, weights.values())]
+    assert sum(others) == totals["parameters"] - totals["quantized_parameters"]
+    floats = sum(count + 8 * -(-count // 64) for count in others)  # blocks of 64, two floats each
+    buffers = 100 + 20 * 20 + 2 * 4  # indices below 256, codes of two values, these
+    assert totals["packed_bytes"] == codes + scales + floats + buffers
 
 
 def test_effective_bits_include_scales():

@@ -16,6 +16,7 @@ from typing import Any
 
 from codtdq._version import __version__
 from codtdq.errors import CheckpointError
+from codtdq.planning.plan import COUNTED
 
 FORMAT_VERSION = 3
 SEAL = "header_sha256"
@@ -163,10 +164,12 @@ def _operators(value: Any) -> str | None:
 
 def _plan(value: Any) -> str | None:
     known = {"sites", "other_parameters", "parameters", "totals"}
-    if not isinstance(value, dict) or set(value) != known or not isinstance(value["sites"], list):
+    sound = isinstance(value, dict) and known <= set(value) <= known | set(COUNTED)
+    if not sound or not isinstance(value["sites"], list):
         return f"an object of {', '.join(sorted(known))}"
-    if not is_count(value["other_parameters"]) or not is_count(value["parameters"]):
-        return "a plan: its counts of parameters are no whole numbers"
+    counts = {"other_parameters", "parameters"} | set(COUNTED) & set(value)
+    if not all(is_count(value[key]) for key in counts):
+        return "a plan: its counts of parameters or bytes are no whole numbers"
     names = set()
     for site in value["sites"]:
         reason = _site(site)

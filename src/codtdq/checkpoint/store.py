@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from codtdq._version import __version__
-from codtdq.checkpoint import codecs, files, validation
+from codtdq.checkpoint import files, validation
 from codtdq.checkpoint.header import FORMAT_VERSION
 from codtdq.checkpoint.tensors import StoredTensors, join
 from codtdq.checkpoint.validation import ConfigReader, StoredOperator
 from codtdq.declarations import declaration_of
 from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.numerics.compact import encode
 from codtdq.numerics.floats import BlockFloats
 from codtdq.operators.conversion import restore_structure
 from codtdq.operators.quantized import quant_operators
@@ -46,7 +47,7 @@ def save_model(model: nn.Module, directory: str | Path) -> Path:
         if first != name:
             aliases[name] = first  # tied tensors are stored once
         elif name not in floats and tensor.numel():
-            tensors.update(codecs.encode(name, tensor.cpu()))
+            tensors.update(encode(name, tensor.cpu()))
     tensors.update(join(floats))
     meta = {
         "format": FORMAT_VERSION,

@@ -117,7 +117,7 @@ def add_calibration(parser: argparse.ArgumentParser, *, images: int = 128) -> No
     )
     parser.add_argument(
         "--calibration-images",
-        type=int,
+        type=positive,
         metavar="N",
         help=f"how many of its images (default {images})",
     )

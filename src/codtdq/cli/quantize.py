@@ -59,14 +59,17 @@ def run(args: argparse.Namespace) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     ours = (read_header(path)["weights"], META)  # other files are the user's
     size = sum((path / name).stat().st_size for name in ours)
-    summary = {"out": str(path), "bytes": size, **describe(quantized)}
+    described = describe(quantized)
+    header = size - described["packed_bytes"]
+    summary = {"out": str(path), "bytes": size, "header_bytes": header, **described}
     if args.json:
         print_json(summary)
         return
     print(
         f"{path}: {summary['name']}, {summary['quantized_operators']} of {summary['operators']} "
         f"operators quantized, {size / 2**20:.2f} MiB "
-        f"({summary['fp32_bytes'] / size:.2f}x smaller than FP32)"
+        f"({summary['fp32_bytes'] / size:.2f}x smaller than FP32; {header / 2**20:.2f} MiB of it "
+        "are names, shapes and settings)"
     )
     bits = summary["bits"]
     print(f"bits per value: weights {bits['weight']:.2f}, activations {bits['activation']:.2f}")

@@ -34,7 +34,7 @@ from codtdq.operators.record import (
 )
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
-from codtdq.planning.planner import make_plan
+from codtdq.planning.planner import counted, make_plan
 
 
 def quantize_model(
@@ -136,7 +136,7 @@ def settled_plan(bench: Workbench) -> QuantPlan:
     for site in sites:
         if site.name in operators:
             operators[site.name].site = site
-    return dataclasses.replace(bench.plan, sites=sites)
+    return counted(dataclasses.replace(bench.plan, sites=sites), bench.model)
 
 
 def _settled(site: Site, operator: Any) -> Site:

@@ -132,7 +132,7 @@ def create_model(
         is a `ConfigError`.
     pretrained: False leaves the random weights of a fresh network where no checkpoint is given.
     """
-    from codtdq.models.weights import load_checkpoint, shipped_weights
+    from codtdq.models.weights import check_there, load_checkpoint, shipped_weights
 
     info = model_info(name)
     if checkpoint is None and pretrained:
@@ -148,6 +148,8 @@ def create_model(
                 f"repository, at src/codtdq/weights/{info.weights}; pass that file as the "
                 "checkpoint, or install from a checkout with pip install -e ."
             )
+    if checkpoint is not None:
+        check_there(checkpoint)
     model = build_model(name)
     if checkpoint is not None:
         load_checkpoint(model, checkpoint, architecture=name)

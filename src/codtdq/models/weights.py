@@ -108,10 +108,16 @@ def _write_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path
         raise CheckpointError(f"{path}: cannot be written ({_one_line(error)})") from error
 
 
+def check_there(path: str | Path) -> Path:
+    """The path of a checkpoint file that is there; asked before a large network is built for it."""
+    if not Path(path).is_file():
+        raise CheckpointError(f"{path}: no such checkpoint file; check the path")
+    return Path(path)
+
+
 def _read(path: Path) -> Any:
     """The content of a checkpoint file on the CPU."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint file; check the path")
+    check_there(path)
     suffix = path.suffix.lower()
     if suffix == SAFETENSORS_SUFFIX:
         try:

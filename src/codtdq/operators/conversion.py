@@ -15,7 +15,7 @@ from codtdq.numerics.weight import clip_weight
 from codtdq.operators.norms import Fp32GroupNorm, Fp32LayerNorm
 from codtdq.operators.quantized import QuantOperator, operator_for
 from codtdq.planning.config import QuantConfig
-from codtdq.planning.plan import QuantPlan, Site
+from codtdq.planning.plan import QuantPlan, Site, goes_in_blocks
 from codtdq.schemes.base import InputScheme, WeightScheme
 
 
@@ -115,7 +115,7 @@ def round_floats(model: nn.Module, plan: QuantPlan) -> dict[str, BlockFloats]:
             continue
         if exact and name.startswith(exact):
             continue
-        if storage == "tables8" and parameter.squeeze().ndim < 2:
+        if not goes_in_blocks(parameter.shape, storage):
             continue
         encoded = encode_floats(parameter)
         if encoded is not None:

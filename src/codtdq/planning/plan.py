@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,22 @@ from codtdq.planning.config import QuantConfig
 from codtdq.schemes.projected import input_bits
 
 KEPT_FLOAT = "the config keeps it float"
-FLOAT_BITS = {"fp32": 32.0, "block8": 8 + 2 * 32 / BLOCK, "tables8": 32.0}  # at most
+COUNTED = ("other_bytes", "buffer_bytes")  # fields of a plan that older checkpoints do not have
+BLOCK_RANGE = 8  # bytes of a block of 8-bit codes beside them: two float32
+
+
+def goes_in_blocks(shape: Sequence[int], storage: str) -> bool:
+    """Whether a float parameter is stored in 8-bit blocks; storage: a config's `float_storage`."""
+    vector = sum(side > 1 for side in shape) < 2
+    return storage == "block8" or (storage == "tables8" and not vector)
+
+
+def float_bytes(shape: Sequence[int], storage: str, width: int = 4) -> int:
+    """Bytes of one stored float tensor, `width` each where it is stored as it is."""
+    count = math.prod(shape)
+    if not goes_in_blocks(shape, storage):
+        return width * count
+    return count + BLOCK_RANGE * -(-count // BLOCK)  # every tensor begins blocks of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +189,9 @@ class QuantPlan:
     sites: tuple[Site, ...]
     other_parameters: int  # biases, norms, tables: all that is not an operator's weight
     parameters: int  # of the whole model
+    # as stored; None in checkpoints of before these were counted
+    other_bytes: int | None = None  # of the other parameters
+    buffer_bytes: int | None = None  # of buffers: index tables, masks, statistics, static ranges
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self.sites)
@@ -202,12 +220,16 @@ class QuantPlan:
         """Parameters, bytes and effective bits, scales included."""
         low = [site for site in self.sites if site.weight is not None]
         acts = [site.effective_act_bits for site in self.sites if site.activation is not None]
-        blocks = FLOAT_BITS[self.config.float_storage] / 8
+        storage = self.config.float_storage
         low_bytes = sum(site.packed_bytes for site in low)
-        float_bytes = self.other_parameters * blocks
+        kept = self.other_bytes
+        if kept is None:
+            kept = float_bytes((self.other_parameters,), storage)
         for site in (site for site in self.sites if site.weight is None):
-            float_bytes += site.parameters * blocks if site.in_blocks else site.packed_bytes
-        stored = low_bytes + float_bytes
+            shapes = (site.shape, (site.extra_parameters,))
+            blocks = sum(float_bytes(shape, storage) for shape in shapes)
+            kept += blocks if site.in_blocks else site.packed_bytes
+        buffers = self.buffer_bytes or 0
         count = self.parameters
         low_count = sum(site.parameters for site in low)
         return {
@@ -216,8 +238,9 @@ class QuantPlan:
             "parameters": count,
             "quantized_parameters": low_count,
             "fp32_bytes": 4 * count,
-            "packed_bytes": int(stored),
-            "float_bytes": int(float_bytes),  # of the packed ones
+            "packed_bytes": low_bytes + kept + buffers,  # all tensors of a file, without its header
+            "float_bytes": kept,  # of the packed ones
+            "buffer_bytes": buffers,  # of the packed ones
             "bits_per_weight": 8 * low_bytes / max(low_count, 1) if low else 32.0,
             "bits_per_activation": sum(acts) / len(acts) if acts else 32.0,
         }
@@ -228,6 +251,7 @@ class QuantPlan:
             "sites": [site.to_dict() for site in self.sites],
             "other_parameters": self.other_parameters,
             "parameters": self.parameters,
+            **{key: getattr(self, key) for key in COUNTED if getattr(self, key) is not None},
             "totals": self.totals(),
         }
 
@@ -235,7 +259,8 @@ class QuantPlan:
     def from_dict(cls, data: Mapping[str, Any], config: QuantConfig) -> QuantPlan:
         """Inverse of `to_dict`."""
         sites = tuple(Site.from_dict(site) for site in data["sites"])
-        return cls(config, sites, data["other_parameters"], data["parameters"])
+        counted = {key: data.get(key) for key in COUNTED}
+        return cls(config, sites, data["other_parameters"], data["parameters"], **counted)
 
     def __str__(self) -> str:
         from codtdq.planning.text import format_plan

@@ -13,6 +13,7 @@ from codtdq.numerics.spec import ActivationSpec, WeightSpec
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import KEPT_FLOAT, QuantPlan, Site
 from codtdq.planning.roles import matrices, operators
+from codtdq.planning.stored import buffer_bytes, other_bytes
 
 # what the refusal of activation groups recommends
 WITH_ACT_GROUPS = ("cod-tdq", "cod-tdq-plus", "nvfp4", "arcquant", "quartz")
@@ -33,7 +34,13 @@ def make_plan(model: nn.Module, config: QuantConfig) -> QuantPlan:
     weights = {id(p) for op in found for p in matrices(op.module)}
     other = sum(p.numel() for p in model.parameters() if id(p) not in weights)
     total = sum(p.numel() for p in model.parameters())  # a tied weight counts once
-    return QuantPlan(config, sites, other, total)
+    return counted(QuantPlan(config, sites, other, total), model)
+
+
+def counted(plan: QuantPlan, model: nn.Module) -> QuantPlan:
+    """The plan with the bytes of what `model` stores beside the weights of its operators."""
+    floats = other_bytes(model, plan.sites, plan.config.float_storage)
+    return dataclasses.replace(plan, other_bytes=floats, buffer_bytes=buffer_bytes(model))
 
 
 def _site(op: Site, config: QuantConfig) -> Site:

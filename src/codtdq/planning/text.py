@@ -97,5 +97,7 @@ def summary(plan: QuantPlan) -> dict[str, str]:
         f"stored as {_STORED[plan.config.float_storage]}",
         "size": f"{totals['packed_bytes'] / 2**20:.2f} MiB packed ({float_share:.1%} of it stays "
         f"float), {totals['fp32_bytes'] / 2**20:.2f} MiB in FP32 ({ratio:.2f}x)",
+        "file": "these and a header (names, shapes, settings)"
+        + ("" if plan.config.plans_formats else "; calibration may add transforms, biases"),
         "effective": effective if known else "known once the method has chosen its formats",
     }

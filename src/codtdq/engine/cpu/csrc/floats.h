@@ -1,5 +1,5 @@
 // Float loops of programs: elementwise functions, sums in a fixed order, norms, softmax. Nothing
-// is fused here but where it says so: sets of other widths give the same bits.
+// is fused here but products, and these with every set: sets give the same bits.
 #pragma once
 #include "float_kernels.h"
 #include "pointwise.h"
@@ -257,7 +257,7 @@ struct FloatLoops {
         for (int r = 0; r < kRows; r++) {
           const Floats own = Isa::all(x[r][k]);
 #pragma GCC unroll 4
-          for (int v = 0; v < V; v++) sum[r][v] = Isa::fma(own, column[v], sum[r][v]);
+          for (int v = 0; v < V; v++) sum[r][v] = fused<Isa>(own, column[v], sum[r][v]);
         }
       }
     }

@@ -85,17 +85,19 @@ struct Pointwise {
     for (; i < n; i++) y[i] *= x[i];
   }
 
+  // Rounded once with every set, the rest too: sets of any width give the same bits.
   static void blend(const float *const *x, const float *share, int count, int64_t n, float *y) {
-    int64_t i = 0;
-    for (; i + W <= n; i += W) {
+    for (int64_t i = 0; i < n; i += W) {
+      const int64_t left = n - i;
       Floats sum{};
-      for (int j = 0; j < count; j++) sum = Isa::fma(Isa::load(x[j] + i), Isa::all(share[j]), sum);
-      Isa::store(sum, y + i);
-    }
-    for (; i < n; i++) {
-      float sum = 0.0f;
-      for (int j = 0; j < count; j++) sum += x[j][i] * share[j];
-      y[i] = sum;
+      for (int j = 0; j < count; j++) {
+        const Floats own = left >= W ? Isa::load(x[j] + i) : Isa::load_some(x[j] + i, left);
+        sum = fused<Isa>(own, Isa::all(share[j]), sum);
+      }
+      if (left >= W)
+        Isa::store(sum, y + i);
+      else
+        Isa::store_some(sum, y + i, left);
     }
   }
 };
