@@ -11,6 +11,7 @@ seconds of processor time is a failure, printed with the number that repeats it.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import random
@@ -135,6 +136,11 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+def odd(rng: random.Random) -> Any:
+    """One of them, as an object of its own: a later change must not reach the list."""
+    return copy.deepcopy(rng.choice(ODD))
+
+
 def places(value: Any, found: list[tuple[Any, Any]]) -> None:
     """Every (container, key) of a JSON document."""
     items = (
@@ -157,13 +163,13 @@ def mutate_header(meta: dict[str, Any], rng: random.Random) -> None:
     container, key = rng.choice(found)
     value, act = container[key], rng.random()
     if act < 0.5:
-        container[key] = rng.choice(ODD)
+        container[key] = odd(rng)
     elif act < 0.6 and isinstance(container, dict):
         del container[key]
     elif act < 0.75 and type(value) in (int, float):
         container[key] = rng.choice([value + 1, value - 1, -value, value * 2, value * 1000])
     elif act < 0.85 and isinstance(container, dict):
-        container[rng.choice(["x", "bits", "shape", "group", "kind", "inner"])] = rng.choice(ODD)
+        container[rng.choice(["x", "bits", "shape", "group", "kind", "inner"])] = odd(rng)
     else:  # something of another place: right in type, wrong here
         other, place = rng.choice(found)
         container[key] = json.loads(json.dumps(other[place]))
