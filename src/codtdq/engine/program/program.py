@@ -25,7 +25,7 @@ from codtdq.engine.program.memory import plan
 from codtdq.engine.program.passes import PASSES, improve
 from codtdq.engine.program.traced import NotCapturable, Value, record
 from codtdq.errors import UnsupportedError
-from codtdq.numerics.threads import wanted_threads
+from codtdq.numerics.threads import one_thread, wanted_threads
 
 RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, rules_views)
 
@@ -33,6 +33,7 @@ RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, ru
 class Program:
     """A model as instructions of the engine; call it like the model."""
 
+    @one_thread()  # what does not depend on the input is computed here, by torch
     def __init__(
         self,
         model: Callable[..., Any],
