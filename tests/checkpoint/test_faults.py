@@ -230,6 +230,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_kill_at_random_moments(tmp_path):
     """kill -9 of a process that saves all the time: the folder always loads."""
     tests = str(Path(__file__).parents[1])
@@ -265,6 +266,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_full_disk_keeps_the_old_checkpoint(two, small_disk):
     (model, wanted), (other, _) = two
     path = codtdq.save(model, small_disk / "m")
@@ -287,6 +289,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(two, small_disk):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_two_processes_on_one_folder(tmp_path):
     tests = str(Path(__file__).parents[1])
     path = tmp_path / "m"

@@ -4,17 +4,19 @@
 
 Headers and tensors are changed in memory and given to the checks that every load goes through. Of
 what they accept, a share is built and run on the native engine; a share of all inputs goes through
-files, with every hash made to fit. A traceback, a message of two lines, an input that takes five
-seconds or memory beyond the bound is a failure, printed with the number that repeats it.
+files, with every hash made to fit. A traceback, a refusal of two lines or an input that takes five
+seconds of processor time is a failure, printed with the number that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import random
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -30,7 +32,7 @@ from torch import Tensor, nn
 import codtdq
 from codtdq.checkpoint import files, header, store, validation
 from codtdq.engine import use_backend
-from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.errors import CodtdqError
 from codtdq.methods import list_methods
 from codtdq.methods.registry import config_from
 from codtdq.schemes.token_groups import TokenGroups
@@ -55,6 +57,22 @@ METHODS = (
 SLOWEST = 5.0  # seconds that one input may take
 LONGEST = 1000  # characters of a refusal
 RUN_SHARE, FILE_SHARE = 0.02, 0.002
+
+
+class Failure(AssertionError):
+    """An input that did anything but refuse or run; `kind` is what the end of a run counts."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+class Hang(BaseException):
+    """An input that ran out of time; no handler of what is tested may catch it."""
+
+
+def stop(*_: object) -> None:
+    raise Hang
 
 
 class Tiny(nn.Module):
@@ -118,6 +136,11 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+def odd(rng: random.Random) -> Any:
+    """One of them, as an object of its own: a later change must not reach the list."""
+    return copy.deepcopy(rng.choice(ODD))
+
+
 def places(value: Any, found: list[tuple[Any, Any]]) -> None:
     """Every (container, key) of a JSON document."""
     items = (
@@ -140,13 +163,13 @@ def mutate_header(meta: dict[str, Any], rng: random.Random) -> None:
     container, key = rng.choice(found)
     value, act = container[key], rng.random()
     if act < 0.5:
-        container[key] = rng.choice(ODD)
+        container[key] = odd(rng)
     elif act < 0.6 and isinstance(container, dict):
         del container[key]
     elif act < 0.75 and type(value) in (int, float):
         container[key] = rng.choice([value + 1, value - 1, -value, value * 2, value * 1000])
     elif act < 0.85 and isinstance(container, dict):
-        container[rng.choice(["x", "bits", "shape", "group", "kind", "inner"])] = rng.choice(ODD)
+        container[rng.choice(["x", "bits", "shape", "group", "kind", "inner"])] = odd(rng)
     else:  # something of another place: right in type, wrong here
         other, place = rng.choice(found)
         container[key] = json.loads(json.dumps(other[place]))
@@ -245,6 +268,7 @@ class Fuzzer:
         self.seeds = [Seed.of(method, folder) for method in methods]
         self.counts: Counter[str] = Counter()
         self.slowest = 0.0
+        signal.signal(signal.SIGPROF, stop)
         for seed in self.seeds:  # what is changed is sound to begin with
             build_and_run(seed, json.loads(seed.text), dict(seed.entries))
 
@@ -258,28 +282,39 @@ class Fuzzer:
                 mutate_header(meta, rng)
             else:
                 mutate_tensors(entries, rng)
-        began = time.process_time()
-        way = rng.random()
+        began, what = time.process_time(), f"input {number} ({seed.method})"
+        signal.setitimer(signal.ITIMER_PROF, 2 * SLOWEST)
         try:
-            if way < FILE_SHARE:
-                self.counts["through files"] += 1
-                through_files(seed, meta, entries, rng, self.folder)
-            else:
-                check(seed, meta, entries)
-                if way < FILE_SHARE + RUN_SHARE:
-                    self.counts["built and run"] += 1
-                    build_and_run(seed, meta, entries)
-            self.counts["accepted"] += 1
+            outcome = self._outcome(seed, meta, entries, rng)
         except CodtdqError as error:
-            text = str(error)
-            assert "\n" not in text and len(text) < LONGEST, f"{number}: {text!r}"
-            assert isinstance(error, CheckpointError) or way < FILE_SHARE + RUN_SHARE or text, text
-            self.counts["refused"] += 1
+            text, outcome = str(error), "refused"
+            if "\n" in text or not 0 < len(text) < LONGEST:
+                raise Failure("bad refusals", f"{what}: {text!r}") from error
+        except Hang:
+            raise Failure("hangs", f"{what}: over {2 * SLOWEST:.0f} s") from None
         except Exception as error:
-            raise AssertionError(f"input {number} ({seed.method}): {error!r}") from error
+            raise Failure("tracebacks", f"{what}: {error!r}") from error
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        self.counts[outcome] += 1
         taken = time.process_time() - began
         self.slowest = max(self.slowest, taken)
-        assert taken < SLOWEST, f"input {number} ({seed.method}) took {taken:.1f} s"
+        if taken >= SLOWEST:
+            raise Failure("slow", f"{what}: {taken:.1f} s")
+
+    def _outcome(
+        self, seed: Seed, meta: dict[str, Any], entries: dict[str, Tensor], rng: random.Random
+    ) -> str:
+        way = rng.random()
+        if way < FILE_SHARE:
+            self.counts["through files"] += 1
+            through_files(seed, meta, entries, rng, self.folder)
+            return "accepted"
+        check(seed, meta, entries)
+        if way < FILE_SHARE + RUN_SHARE:
+            self.counts["built and run"] += 1
+            build_and_run(seed, meta, entries)
+        return "accepted"
 
 
 def main() -> int:
@@ -290,7 +325,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    failures = 0
+    failures = dict.fromkeys(("tracebacks", "hangs", "slow", "bad refusals"), 0)
     with tempfile.TemporaryDirectory(prefix="codtdq-fuzz-") as name:
         fuzzer = Fuzzer(Path(name))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -300,21 +335,23 @@ def main() -> int:
             for number in range(args.first, args.first + args.count):
                 try:
                     fuzzer.one(number, args.seed)
-                except AssertionError as error:
-                    failures += 1
+                except Failure as error:
+                    failures[error.kind] += 1
                     print(error, flush=True)
-                    if failures >= 20:
+                    if sum(failures.values()) >= 20:
                         break
                 done += 1
+                if done % 100_000 == 0:
+                    print(f"{done} inputs, {dict(fuzzer.counts)}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             print("interrupted")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(json.dumps({
-        "inputs": done, "failures": failures, **fuzzer.counts,
+        "inputs": done, **failures, **fuzzer.counts,
         "slowest_seconds": round(fuzzer.slowest, 3), "memory_grown_mb": round(grown, 1),
         "seconds": round(time.time() - began),
     }))  # fmt: skip
-    return 1 if failures else 0
+    return 1 if any(failures.values()) else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from checkpoints import METHODS, Fuzzer
+from checkpoints import METHODS, ODD, Fuzzer
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +16,10 @@ def fuzzer(tmp_path_factory):
 
 
 def test_mutated_checkpoints_are_refused_in_one_line_or_run(fuzzer):
+    before = repr(ODD)
     for number in range(1500):
         fuzzer.one(number, seed_number=1)
+    assert repr(ODD) == before  # no input changes what the next ones are made of
     assert fuzzer.counts["refused"] > 500  # mutations do harm
     assert fuzzer.counts["accepted"] > 50  # and not all of them
     assert fuzzer.slowest < 5

@@ -17,13 +17,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import codtdq
+from codtdq.cli import main
+from codtdq.engine import cpu
 from codtdq.errors import CheckpointError, DataError
 from codtdq.models import build_model, create_model, model_info
 from codtdq.models.birefnet import BiRefNet, BiRefNetConfig
 from codtdq.models.swin import SwinConfig
 from codtdq.planning.trace import trace
+from codtdq.runtime import Runtime
 
 HERE = Path(__file__).parent
+needs_engine = pytest.mark.skipif(
+    cpu.unavailable_reason() is not None, reason=str(cpu.unavailable_reason())
+)
 FILES = {"birefnet": "birefnet", "birefnet-lite": "birefnet_lite"}
 PARAMETERS = {"birefnet": 220_176_498, "birefnet-lite": 44_313_720}
 INPUTS = {"a256": (7, 256, 256), "b224": (8, 224, 224), "c192x256": (9, 192, 256)}
@@ -351,3 +357,45 @@ def test_a_small_birefnet_is_quantized_saved_and_loaded(
         with torch.no_grad():
             off = (native(images) - exact).norm() / (exact - exact.mean()).norm()
         assert off < 1.1 * error
+        assert len(codtdq.backend_of(native).programs) == 1
+
+
+@needs_engine
+@pytest.mark.parametrize("size", [(32, 32), (64, 96)], ids=str)
+def test_the_float_network_is_a_program(small: nn.Module, size: tuple[int, int]) -> None:
+    """Pooled maps that torch marks as channels-last, and gates of one channel, included."""
+    images = photos(1, *size).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        exact = small(images)
+    found = codtdq.compile(small, images)(images)
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+@needs_engine
+@pytest.mark.parametrize("method", ["cod-tdq", "float"])
+def test_it_leaves_torch_bit_for_bit(small: nn.Module, method: str, tmp_path: Path) -> None:
+    model = small
+    if method != "float":
+        model = codtdq.quantize(small, method, backend="cpu")
+    done = codtdq.export(model, tmp_path / "net.codtdq")
+    image = photos(1, 64, 64)
+    found = Runtime(done.path).run(image.numpy())
+    assert np.array_equal(found, codtdq.compile(model, image)(image).numpy())
+    assert done.operators["sample"] == 20  # the deformable products
+
+
+def test_a_diagnosis_of_the_lite_network(tmp_path: Path) -> None:
+    words = "diagnose --model birefnet-lite --untrained --size 64 --limit 1 --images 1 --no-figures"
+    assert main([*words.split(), "--method", "cod-tdq", "--out", str(tmp_path / "why")]) == 0
+    rows = (tmp_path / "why" / "layers.csv").read_text().splitlines()
+    assert sum("regular_conv" in row and "cod-tdq" in row for row in rows) == 20
+
+
+def test_a_size_that_the_network_does_not_take_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["diagnose", "--model", "birefnet-lite", "--untrained", "--size", "100"]
+    assert main([*words, "--out", str(tmp_path / "why")]) == 2
+    shown = capsys.readouterr().err
+    assert "size 100 x 100; birefnet-lite takes multiples of 32" in shown
+    assert shown.count("\n") == 1

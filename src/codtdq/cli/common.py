@@ -66,6 +66,16 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """`--size`."""
+    parser.add_argument(
+        "--size",
+        type=positive,
+        metavar="PX",
+        help="side of the square input (default: the model's own)",
+    )
+
+
 def add_method(parser: argparse.ArgumentParser, help_text: str) -> None:
     """`--method`, which is also called `--preset`."""
     parser.add_argument(

@@ -14,9 +14,10 @@ from codtdq.engine.float_operators import release
 from codtdq.engine.fusion import blank_products, fuse, separate
 from codtdq.engine.program.capture import capture as capture_model
 from codtdq.engine.program.capture import captured_of
-from codtdq.engine.program.capture import release as release_captured
 from codtdq.engine.triton.backend import TritonBackend
 from codtdq.errors import ConfigError, UnsupportedError
+from codtdq.operators.forward import Forward, take
+from codtdq.operators.forward import release as release_forward
 from codtdq.operators.quantized import QuantOperator, quant_operators
 from codtdq.planning.trace import trace
 
@@ -85,7 +86,7 @@ def use_backend(
     record = predict_backend(model, backend)
     separate(operators)
     release(model)
-    release_captured(model)
+    release_forward(model)
     chosen = EXECUTING.get(record.name)
     for operator in operators.values():
         operator.backend = operator.executor = None
@@ -100,6 +101,8 @@ def use_backend(
             operator.refresh()
     if record.name == "cpu":
         record = replace(record, uncaptured=_capture(model, record, capture))
+    if captured_of(model) is None:
+        take(model, Forward)
     setattr(model, ATTRIBUTE, record)
     return record
 

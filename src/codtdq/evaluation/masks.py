@@ -17,6 +17,7 @@ from torch import Tensor
 
 from codtdq.errors import ConfigError, DataError
 from codtdq.models.registry import POSTPROCESSES
+from codtdq.numerics.threads import one_thread
 
 SHOWN_SIDE = 320  # longest side in pixels of a mask in a notebook
 SHOWN_MASKS = 24  # of several
@@ -65,6 +66,7 @@ def picture_html(mask: NDArray[Any]) -> str:
     return f'<img alt="mask, {size}" title="{size}" src="data:image/png;base64,{data}">'
 
 
+@one_thread()  # torch cuts a sigmoid by threads, and its last digits with it
 def to_mask(
     logits: Tensor, size: tuple[int, int], postprocess: str, threshold: float | None = None
 ) -> Mask:

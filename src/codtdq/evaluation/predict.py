@@ -20,6 +20,7 @@ from codtdq.data.transforms import to_input
 from codtdq.errors import ConfigError
 from codtdq.evaluation.masks import Mask, Masks, to_mask
 from codtdq.models.registry import ModelInfo, first_output
+from codtdq.numerics.threads import one_thread
 from codtdq.pixels import ImageLike, to_pixels
 
 
@@ -45,7 +46,9 @@ def mask_logits(model: nn.Module, info: ModelInfo, inputs: Tensor) -> Tensor:
     """
     tensor = next(itertools.chain(model.parameters(), model.buffers()), inputs)
     with torch.inference_mode():
-        return info.mask_logits(model(inputs.to(tensor.device))).cpu()
+        output = model(inputs.to(tensor.device))
+        with one_thread():
+            return info.mask_logits(output).cpu()
 
 
 @overload

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from codtdq._version import __version__
 from codtdq.engine import use_backend
 from codtdq.environment import install_hint
-from codtdq.errors import ConfigError, UnsupportedError
+from codtdq.errors import UnsupportedError
 from codtdq.evaluation.predict import info_of
 from codtdq.exporting.onnx_deviation import Deviation, measure_deviation
 from codtdq.exporting.onnx_weights import StoredWeight, stored_weight
@@ -68,10 +68,7 @@ def export_onnx(
 
     info = info_of(model, input_size)
     size = size or (info.input_size, info.input_size)
-    if min(size) < 1 or any(side % info.size_multiple for side in size):
-        raise ConfigError(
-            f"size {size[0]} x {size[1]}; {info.name} takes multiples of {info.size_multiple}"
-        )
+    info.check_size(*size)
     plain, weights = _float_twin(model)
     document = _exported(plain, info, torch.zeros(batch, 3, *size))
     left = _exchange(document, weights)

@@ -102,10 +102,7 @@ def export_program(
 
 def _check(sizes: Sequence[tuple[int, int]], info: ModelInfo, batch: int) -> None:
     for size in sizes:
-        if min(size) < 1 or any(side % info.size_multiple for side in size):
-            raise ConfigError(
-                f"size {size[0]} x {size[1]}; {info.name} takes multiples of {info.size_multiple}"
-            )
+        info.check_size(*size)
     if len(set(sizes)) < len(sizes):
         raise ConfigError("a size was given twice; give each once")
     assert batch >= 1

@@ -15,6 +15,7 @@ from codtdq.budgets import BUDGETS
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.methods.registry import Method, config_for, method_of
 from codtdq.methods.workbench import Workbench, count_images
+from codtdq.numerics.threads import one_thread
 from codtdq.operators.batch_norms import fold_batch_norms
 from codtdq.operators.conversion import (
     check_weights,
@@ -24,6 +25,7 @@ from codtdq.operators.conversion import (
     working_copy,
 )
 from codtdq.operators.foreign import with_linears
+from codtdq.operators.forward import Forward, take
 from codtdq.operators.quantized import quant_operators
 from codtdq.operators.record import (
     RECORD,
@@ -37,6 +39,7 @@ from codtdq.planning.plan import QuantPlan, Site
 from codtdq.planning.planner import counted, make_plan
 
 
+@one_thread()
 def quantize_model(
     model: nn.Module,
     config: QuantConfig,
@@ -105,6 +108,7 @@ def quantize_model(
         floats=round_floats(done, plan),
     )
     setattr(done, RECORD, record)
+    take(done, Forward)
     return done
 
 

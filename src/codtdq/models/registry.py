@@ -13,7 +13,7 @@ import contextlib
 import difflib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,22 @@ class ModelInfo:
                 f"model {self.name!r}: postprocess is {self.postprocess!r}; "
                 f"accepted: {', '.join(POSTPROCESSES)}"
             )
+
+    def check_size(self, height: int, width: int) -> None:
+        """Refuse an input size that the network does not take."""
+        if min(height, width) < 1 or height % self.size_multiple or width % self.size_multiple:
+            raise ConfigError(
+                f"size {height} x {width}; {self.name} takes multiples of {self.size_multiple}"
+            )
+
+
+def feed_at(model: nn.Module, size: int | None) -> None:
+    """Have a registered model fed at another input size; None: at its own."""
+    info = getattr(model, "info", None)
+    assert isinstance(info, ModelInfo)
+    if size is not None:
+        info.check_size(size, size)
+        model.__dict__["info"] = replace(info, input_size=size)
 
 
 _MODELS: dict[str, tuple[ModelInfo, Callable[[], nn.Module]]] = {}

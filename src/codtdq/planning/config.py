@@ -194,8 +194,9 @@ class QuantConfig:
 
     def replace(self: C, **changes: Any) -> C:
         """A copy with some fields changed; an unknown field is an error."""
+        names = self.field_names()
         for key in changes:
-            check_key(key, self.field_names(), type(self).__name__)
+            check_key(key, names, type(self).__name__)
         fixed: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in changes.items()

@@ -65,9 +65,8 @@ def made():
     return get
 
 
-# What the engine executes sums integers, whose order does not matter. Methods that are simulated
-# inherit the float sums of torch, which cuts them by threads and batches: they agree to the last
-# digits only, and a code next to a boundary may flip.
+# What the engine executes sums integers, whose order does not matter; methods that are simulated
+# are asked the same in tests/methods/test_methods_and_threads.py.
 NATIVE = ("w4a4", "cod-tdq", "cod-tdq-guarded", "dstg-everywhere", "cod-tdq-plus")
 
 

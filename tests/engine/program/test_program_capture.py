@@ -165,3 +165,26 @@ def test_compile_gives_the_program(model):
     codtdq.use_backend(model, "reference")
     with pytest.raises(codtdq.CodtdqError, match="simulated"):
         codtdq.compile(model, X)
+
+
+def test_strides_of_axes_of_length_one_may_change():
+    """Torch marks a pooled map of a channels-last one as such, in place."""
+
+    class Pooled(nn.Module):
+        def forward(self, x):
+            x = (2 * x).contiguous(memory_format=torch.channels_last)
+            pooled = nn.functional.adaptive_avg_pool2d(x, 1)
+            return x + pooled.expand_as(x)
+
+    x = torch.randn(2, 5, 6, 7)
+    model = Pooled().eval()
+    torch.testing.assert_close(codtdq.compile(model, x)(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_other_new_strides_are_refused():
+    class Turned(nn.Module):
+        def forward(self, x):
+            return (x + 1).as_strided_((6, 5), (1, 6))
+
+    with pytest.raises(codtdq.CodtdqError, match="as_strided_"):
+        codtdq.compile(Turned().eval(), torch.randn(5, 6))

@@ -73,3 +73,25 @@ def test_a_chain_ends_where_rows_meet():
     assert chained.kinds.count("chain") == 2
     assert chained.arena_bytes < plain.arena_bytes
     assert torch.equal(chained(x), plain(x))
+
+
+class Gated(nn.Module):
+    """Every row times one number of its own, which is spread over its columns."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.mix, self.gate = nn.Linear(dim, dim), nn.Linear(dim, 1)
+
+    def forward(self, x):
+        x = self.mix(x)
+        return x * self.gate(x).sigmoid()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 577])
+def test_a_number_for_each_row_is_spread_over_it(rows):
+    torch.manual_seed(rows)
+    model, x = Gated(48).eval(), torch.randn(1, rows, 48)
+    plain, chained = programs(model, x)
+    assert torch.equal(chained(x), plain(x))
+    with torch.no_grad():
+        torch.testing.assert_close(chained(x), model(x), rtol=1e-5, atol=1e-6)

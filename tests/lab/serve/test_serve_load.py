@@ -29,7 +29,7 @@ def running(*options):
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     try:
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", process.stderr.readline())[1])
-        until = time.monotonic() + 300
+        until = time.monotonic() + 1500  # of a loaded machine
         while sum(one["state"] == "ready" for one in get(port, "/models")["methods"]) < 3:
             assert time.monotonic() < until
             time.sleep(0.5)

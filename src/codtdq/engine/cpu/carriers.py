@@ -27,6 +27,7 @@ from codtdq.engine.cpu.products import (
     pointer,
 )
 from codtdq.errors import UnsupportedError
+from codtdq.numerics.threads import wanted_threads
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class CarrierWeights:
             factor.data_ptr(),
             factor.numel(),
             byref(described),
-            torch.get_num_threads(),
+            wanted_threads(),
         )
         if code == 1:
             raise UnsupportedError(
@@ -198,7 +199,7 @@ def carrier_depthwise(
             factor.data_ptr(),
             factor.numel(),
             byref(out),
-            torch.get_num_threads(),
+            wanted_threads(),
         )
     )
     return y
@@ -220,7 +221,7 @@ def _multiply(
             byref(window.geometry()),
             byref(weights.described),
             byref(out),
-            torch.get_num_threads(),
+            wanted_threads(),
         )
     )
 

@@ -18,6 +18,7 @@ from codtdq.engine.cpu.interface import CarriedOutput, CarrySpec, QuantSpec, Row
 from codtdq.engine.cpu.products import pointer, token_views
 from codtdq.errors import UnsupportedError
 from codtdq.numerics import carry
+from codtdq.numerics.threads import wanted_threads
 from codtdq.schemes.lowered import RowTransform
 
 
@@ -71,7 +72,7 @@ def carry_groups(
     rows = x.numel() // x.shape[1]
     found = torch.empty(rows, count, dtype=torch.uint8) if multipliers else None
     out = _room(x, x.shape[1], per_image)._replace(multiplier=found)
-    engine, threads = library.engine(), torch.get_num_threads()
+    engine, threads = library.engine(), wanted_threads()
     for view, given, done in _views(x, out):
         _keep(given, found, done * count)
         if isinstance(spec, QuantSpec):
@@ -94,7 +95,7 @@ def carry_pixels(
     channels, out = x.shape[1], _room(x, x.shape[1], True, per_channel)
     images, count = out.unit.shape[0], -(-out.unit_rows // min(spec.group, out.unit_rows))
     found = torch.empty(images * count, channels, dtype=torch.uint8) if multipliers else None
-    engine, threads = library.engine(), torch.get_num_threads()
+    engine, threads = library.engine(), wanted_threads()
     for view, given, done in _views(x, out):
         at = done // out.unit_rows * count * channels
         _keep(given, found, at)
@@ -125,7 +126,7 @@ def carry_fixed(
     doubled = zero is not None and bits == 8
     out = _room(x, x.shape[1] * (2 if doubled else 1), per_image, per_channel)
     found = torch.empty(step.numel(), dtype=torch.uint8) if multipliers else None
-    engine, threads = library.engine(), torch.get_num_threads()
+    engine, threads = library.engine(), wanted_threads()
     for view, given, _ in _views(x, out):
         _keep(given, found, 0)
         library.check(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ctypes import byref
 
-import torch
 from torch import Tensor
 
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.interface import Deform, Output
 from codtdq.engine.cpu.products import extent, float_panels
+from codtdq.numerics.threads import wanted_threads
 
 POINTS = 9
 
@@ -39,7 +39,7 @@ def deform_conv(
             packed.numel(),
             outputs,
             byref(out),
-            torch.get_num_threads(),
+            wanted_threads(),
         )
     )
     return y.view(batch, height, width, outputs).permute(0, 3, 1, 2)

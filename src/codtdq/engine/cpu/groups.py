@@ -12,6 +12,7 @@ from codtdq.engine.cpu.arguments import Arguments, check_bounds
 from codtdq.engine.cpu.interface import Quantized, QuantSpec, Rows
 from codtdq.engine.cpu.products import extent
 from codtdq.errors import UnsupportedError
+from codtdq.numerics.threads import wanted_threads
 
 _SCHEMA = (
     "quantize_groups(Tensor x, int bits, int group, bool literal, bool guarded, "
@@ -100,7 +101,7 @@ def _on_cpu(
         )
         sizes = (rows, channels, row_stride, x.stride(-1), extent(x) - offset)
         view = Rows(x.data_ptr() + 4 * offset, *sizes)
-        if engine.cod_quantize_groups(byref(view), byref(spec), byref(out), _threads()):
+        if engine.cod_quantize_groups(byref(view), byref(spec), byref(out), wanted_threads()):
             raise UnsupportedError(
                 f"the native quantizer takes no groups of {group} at {bits} bits"
             )
@@ -120,10 +121,6 @@ def _blocks(x: Tensor) -> list[tuple[int, int, int]]:
         else:
             outer = [i * gap + at for i in range(size) for at in outer]
     return [(rows, stride, offset) for offset in outer]
-
-
-def _threads() -> int:
-    return torch.get_num_threads()
 
 
 def _on_meta(x: Tensor, bits: int, group: int, *rest: object) -> Results:

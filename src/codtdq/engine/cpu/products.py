@@ -11,6 +11,7 @@ from torch import Tensor
 
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.interface import Geometry, Rows
+from codtdq.numerics.threads import wanted_threads
 
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "gated_gelu": 3}
 
@@ -52,7 +53,7 @@ def largest_magnitude(x: Tensor, *, per_channel: bool = False) -> Tensor:
     width = x.shape[1] if per_channel else 1
     views = token_views(x)
     found = torch.empty(len(views), width)
-    engine, threads = library.engine(), torch.get_num_threads()
+    engine, threads = library.engine(), wanted_threads()
     for image, view in enumerate(views):
         place = found.data_ptr() + 4 * image * width
         library.check(engine.cod_absmax(byref(view), per_channel, place, width, threads))

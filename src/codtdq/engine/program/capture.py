@@ -7,14 +7,12 @@ the model's own forward, whose operators the engine executes one by one.
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from itertools import chain, repeat
 from operator import attrgetter, itemgetter, methodcaller
-from types import CodeType
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from codtdq.engine.cpu import library
 from codtdq.engine.program.constants import Pool
 from codtdq.engine.program.program import Program
 from codtdq.engine.program.traced import NotCapturable
+from codtdq.operators.forward import Forward, take
 from codtdq.operators.quantized import QuantOperator, quant_operators
 
 SWITCH = "CODTDQ_CAPTURE"  # "0": operators are executed one by one
@@ -32,11 +31,11 @@ SHAPES = 4  # programs that a model keeps, each with its arena
 Key = tuple[tuple[int, ...], ...]
 
 
-class Captured:
+class Captured(Forward):
     """The forward of a model on the engine."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._reference = weakref.ref(model)  # which owns this: its memory goes with it at once
+        super().__init__(model)
         self._programs: OrderedDict[Key, Program | None] = OrderedDict()
         self.refusal: str | None = None  # why the last shape has no program
         self._pool = Pool()
@@ -45,27 +44,10 @@ class Captured:
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
         """What the model returns."""
-        model = self._model
         if torch.compiler.is_compiling() or settings or not self._serves(inputs):
-            return type(model).forward(model, *inputs, **settings)
+            return self._own(*inputs, **settings)
         program = self._program_for(inputs)
-        if program is None:
-            return type(model).forward(model, *inputs)
-        return program(*inputs)
-
-    @property
-    def _model(self) -> nn.Module:
-        model = self._reference()
-        assert model is not None
-        return model
-
-    @property
-    def __code__(self) -> CodeType:  # torch.export asks a forward for its arguments
-        return type(self._model).forward.__code__
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(type(self._model).forward.__get__(self._model))
+        return self._own(*inputs) if program is None else program(*inputs)
 
     @property
     def met(self) -> bool:
@@ -125,12 +107,6 @@ class Captured:
             return None
         self.refusal = None
         return found
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
-        return Captured(memo.get(id(self._model), self._model))
-
-    def __reduce__(self) -> tuple[type[Captured], tuple[nn.Module]]:
-        return Captured, (self._model,)
 
 
 _values = methodcaller("values")
@@ -204,16 +180,7 @@ def capture(model: nn.Module) -> str | None:
         return f"turned off by {SWITCH}=0"
     if isinstance(model, QuantOperator):
         return "a single operator is one call already"
-    if "forward" in model.__dict__:
-        return "its forward was replaced"
-    model.__dict__["forward"] = Captured(model)
-    return None
-
-
-def release(model: nn.Module) -> None:
-    """Undo `capture`."""
-    if isinstance(model.__dict__.get("forward"), Captured):
-        del model.__dict__["forward"]
+    return take(model, Captured)
 
 
 def captured_of(model: nn.Module) -> Captured | None:

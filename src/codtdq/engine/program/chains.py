@@ -199,10 +199,14 @@ def _emit(chain: _Chain, uses: dict[Buffer, int]) -> list[Instruction]:
     """A chain as one instruction, or its instructions where that saves no memory."""
     stages = chain.stages
     own: dict[Buffer, int] = {}
+    spread: set[Buffer] = set()  # over the columns: a slot's row holds each of its values once
     for local in stages:
         for place in local.operands:
-            if place is not None:
-                own[place.buffer] = own.get(place.buffer, 0) + 1
+            if place is None:
+                continue
+            own[place.buffer] = own.get(place.buffer, 0) + 1
+            if len(place.shape) == 2 and place.shape[1] > 1 and place.strides[1] != 1:
+                spread.add(place.buffer)
     slots: dict[Buffer, int] = {}
     for buffer in chain.written:
         step, first = chain.pitch[buffer]
@@ -210,6 +214,7 @@ def _emit(chain: _Chain, uses: dict[Buffer, int]) -> list[Instruction]:
         if (
             inside
             and buffer not in chain.whole
+            and buffer not in spread
             and first == 0
             and step * chain.rows == buffer.bytes
         ):

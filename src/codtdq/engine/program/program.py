@@ -25,6 +25,7 @@ from codtdq.engine.program.memory import plan
 from codtdq.engine.program.passes import PASSES, improve
 from codtdq.engine.program.traced import NotCapturable, Value, record
 from codtdq.errors import UnsupportedError
+from codtdq.numerics.threads import one_thread, wanted_threads
 
 RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, rules_views)
 
@@ -32,6 +33,7 @@ RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, ru
 class Program:
     """A model as instructions of the engine; call it like the model."""
 
+    @one_thread()  # what does not depend on the input is computed here, by torch
     def __init__(
         self,
         model: Callable[..., Any],
@@ -96,7 +98,7 @@ class Program:
     def __call__(self, *inputs: Tensor) -> Any:
         """What the model returns, in fresh tensors."""
         results, arrays = self._prepare(inputs)
-        code = library.engine().cod_program_run(self._handle, *arrays, torch.get_num_threads())
+        code = library.engine().cod_program_run(self._handle, *arrays, wanted_threads())
         return self._finish(code, results)
 
     def profile(self, *inputs: Tensor, runs: int = 5) -> dict[str, float]:
@@ -115,7 +117,7 @@ class Program:
             spent = (c_int64 * max(len(self.kinds), 1))()
             self._finish(
                 library.engine().cod_program_profile(
-                    self._handle, *arrays, torch.get_num_threads(), spent
+                    self._handle, *arrays, wanted_threads(), spent
                 ),
                 results,
             )

@@ -8,7 +8,7 @@ its results are constants of the recording.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,8 @@ class Recorder:
             return function(*tree_map(_blank, args), **tree_map(_blank, kwargs))
         if function is torch.ops.aten._local_scalar_dense.default:
             raise NotCapturable("its course depends on values (a number was taken out of a tensor)")
+        if function is torch.ops.aten.as_strided_.default and _is_as_it_was(*args, **kwargs):
+            return args[0]
         written = [
             given
             for given, argument in zip(args, function._schema.arguments)
@@ -250,6 +252,19 @@ def _check_readable(x: Any) -> None:
         raise NotCapturable(f"it computes in {x.meta.dtype} from its input")
     if x.stale is not None:
         raise NotCapturable(f"it reads a view of a tensor that {x.stale} has changed")
+
+
+def _is_as_it_was(
+    x: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> bool:
+    """Whether new strides change nothing but those of axes of length one.
+
+    So torch marks a pooled map [B, C, 1, 1] as channels-last.
+    """
+    if not isinstance(x, Traced) or tuple(size) != tuple(x.shape):
+        return False
+    moved = storage_offset is not None and storage_offset != x.storage_offset()
+    return not moved and all(n == 1 or a == b for n, a, b in zip(size, stride, x.stride()))
 
 
 def _storage(meta: Tensor) -> int:

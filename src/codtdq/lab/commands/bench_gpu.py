@@ -11,6 +11,7 @@ BACKENDS = ("cpu", "triton")
 # what only one of the two backends can be asked for
 OF_THE_CPU = (
     "threads",
+    "size",
     "seconds",
     "compare",
     "hold",

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from codtdq.cli.common import add_size
 from codtdq.errors import ConfigError
 from codtdq.lab.commands import bench_gpu
 from codtdq.lab.commands import bench_speed_tables as tables
@@ -40,6 +41,7 @@ def register(kinds: Any) -> None:
             "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile",
             "--model cfrn-small --compare all --accuracy 96 --figure tradeoff.png",
             "--model cfrn --untrained --compare openvino-int8 --hold avx512-vnni",
+            "--model birefnet-lite --untrained --size 512 --memory",
             "--backend triton",
         ],
     )
@@ -53,6 +55,7 @@ def register(kinds: Any) -> None:
         f"simulated and its row says so (default {','.join(DEFAULT_METHODS)})",
     )
     parser.add_argument("--batch", type=positive_numbers, metavar="N,..", help="default 1")
+    add_size(parser)
     _add_rivals(parser)
     _add_scores(parser)
     parser.add_argument(
@@ -192,6 +195,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         calibration=args.calibration or CALIBRATION_SPLIT,
         data_root=args.data_root,
         calibration_images=args.calibration_images or usual,
+        size=args.size,
     ) as subjects:
         result = latency.run_latency(
             subjects,

@@ -11,6 +11,7 @@ from codtdq.cli.common import (
     add_calibration,
     add_dataset,
     add_model,
+    add_size,
     add_weights,
     command_of,
     describe,
@@ -37,11 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "--model escnet-small --method w4a4,cod-tdq --limit 16 --out runs/why",
             "--model cfrn --checkpoint cfrn.pth --dataset CAMO --data-root ~/cod --out runs/camo",
             "--method w4a4,repq-vit --dataset camosynth/test-spikes --archive raw --out runs/why",
+            "--model birefnet-lite --untrained --size 256 --limit 2 --out runs/large",
             "--layers '*.attn.qkv,*.mlp.fc1' --out runs/weights",
         ],
     )
     add_model(parser, packed=False)
     add_weights(parser)
+    add_size(parser)
     parser.add_argument(
         "--method",
         default=METHODS,
@@ -136,6 +139,7 @@ def _diagnosed(args: argparse.Namespace) -> Diagnosis:
     from codtdq.evaluation.calibration import CALIBRATION_IMAGES, CalibrationImages
     from codtdq.lab.diagnosis import diagnose
     from codtdq.methods import method_info
+    from codtdq.models.registry import feed_at
     from codtdq.resolve import CALIBRATION_SPLIT, open_model
 
     names = [name for name in args.method.replace(",", " ").split() if name != "fp32"]
@@ -143,6 +147,7 @@ def _diagnosed(args: argparse.Namespace) -> Diagnosis:
         raise ConfigError("--method names no quantized method; see `codtdq list methods`")
     needed = any(method_info(name).calibration_images for name in names)
     model = open_model(args.model, args.checkpoint, untrained=args.untrained)
+    feed_at(model, args.size)
     dataset = opened_dataset(args)
     calibration = None
     if needed:

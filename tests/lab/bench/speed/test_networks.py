@@ -75,6 +75,25 @@ def test_a_fresh_process_loads_and_predicts(tiny, tiny_file):
     assert rows[0]["peak_ratio"] == rows[0]["first_mask_speedup"] == 1.0
 
 
+def test_networks_are_timed_at_the_size_that_is_asked_for(engine, monkeypatch):
+    asked = []
+    fake = dict.fromkeys(fresh_process.FIELDS, 1.0)
+    monkeypatch.setattr(fresh_process, "run_child", lambda settings: asked.append(settings) or fake)
+    with prepared(
+        tiny_model.NAME, ["cod-tdq"], untrained=True, write_fp32=True, size=96
+    ) as subjects:
+        assert subjects.images(2).shape == (2, 3, 96, 96)
+        assert run_latency(subjects, seconds=0)["input_size"] == 96
+        assert coverage(subjects)["cod-tdq"]["macs"] == 96 * 96 * (32 * 27 + 32)
+        fresh_process.run_fresh(subjects, repeats=1)
+    assert [settings["size"] for settings in asked] == [96, 96]
+    with (
+        pytest.raises(ConfigError, match=r"size 97 x 97.* takes multiples of 32"),
+        prepared(tiny_model.NAME, ["cod-tdq"], untrained=True, size=97),
+    ):
+        pass
+
+
 def test_a_process_that_fails_says_why(tiny, tmp_path, monkeypatch):
     child = tmp_path / "child.py"
     child.write_text("import sys, json; sys.exit(json.loads(sys.argv[1])['architecture'])")

@@ -17,7 +17,7 @@ def main() -> None:
     import torch
 
     import codtdq
-    from codtdq.evaluation.predict import info_of, predict_batch
+    from codtdq.evaluation.predict import predict_batch
     from codtdq.importing import import_file
 
     load, create_model = codtdq.load, codtdq.create_model
@@ -31,9 +31,9 @@ def main() -> None:
     else:
         model = create_model(settings["architecture"], checkpoint=settings["path"])
     loaded = time.perf_counter()
-    side = info_of(model).input_size
+    side = settings["size"]
     image = numpy.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=numpy.uint8)
-    masks = predict_batch(model, [image] * settings["batch"])
+    masks = predict_batch(model, [image] * settings["batch"], input_size=side)
     done = time.perf_counter()
     report = {
         "import_seconds": imported - begin,

@@ -84,6 +84,7 @@ def _settings(
         "packed": subject.name != BASELINE,
         "backend": "cpu" if native else "reference",
         "batch": batch,
+        "size": subjects.input_size,
         "threads": threads,
         "imports": [str(Path(file).resolve()) for file in imports],
     }

@@ -20,6 +20,7 @@ from codtdq.lab.bench.speed.competitors import Calibration
 from codtdq.lab.bench.speed.machine import require_engine
 from codtdq.methods import method_info
 from codtdq.models import model_info
+from codtdq.models.registry import feed_at
 from codtdq.models.weights import save_weights
 from codtdq.operators.record import is_quantized, record_of
 from codtdq.resolve import CALIBRATION_SPLIT, open_model, quantize_for
@@ -108,12 +109,14 @@ def prepared(
     data_root: str | None = None,
     calibration_images: int = CALIBRATION_IMAGES,
     budget: str = "fast",
+    size: int | None = None,
 ) -> Iterator[Subjects]:
     """Quantize by every method, write, load on the native engine; files live as long as the block.
 
     write_fp32: also write the float checkpoint, for measurements that begin with a file.
     native: the engine is needed; False where only the files count.
     budget: of methods that reconstruct; "least" where only times and sizes count.
+    size: side of the input; None: the model's own.
     """
     if native:
         require_engine()
@@ -123,6 +126,7 @@ def prepared(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = open_model(architecture, checkpoint, untrained=untrained)
+        feed_at(model, size)
         fp32_file = Path(folder) / FP32_FILE
         if write_fp32:
             save_weights(model, fp32_file, torch.float32)
@@ -142,11 +146,12 @@ def prepared(
                 directory = save(quantized, Path(folder) / method)
                 del quantized
                 loaded = load(directory)
+                feed_at(loaded, size)
                 seconds = time.perf_counter() - begin
                 members[method] = Subject(method, loaded, directory, seconds)
         yield Subjects(
             architecture,
-            model_info(architecture).input_size,
+            size or model_info(architecture).input_size,
             _weights(architecture, checkpoint),
             members,
             calibration_images,
