@@ -9,7 +9,8 @@ from checkpoints import IMAGE, tiny
 
 import codtdq
 from codtdq.cli import main
-from codtdq.exporting.onnx_file import _float_twin, export_onnx
+from codtdq.exporting.onnx_file import export_onnx
+from codtdq.exporting.onnx_twins import float_twin
 from codtdq.models.registry import ModelInfo
 
 onnx = pytest.importorskip("onnx")
@@ -24,7 +25,7 @@ def small(tmp_path_factory):
     model = codtdq.quantize(tiny(), "cod-tdq-plus", calibration=[IMAGE] * 2)
     model.info = ModelInfo(name="tiny", description="", input_size=6, size_multiple=1)
     path = tmp_path_factory.mktemp("onnx") / "net.onnx"
-    return model, _float_twin(model)[0], export_onnx(model, path)
+    return model, float_twin(model)[0], export_onnx(model, path)
 
 
 def test_onnxruntime_computes_the_weights_under_float_activations(small):

@@ -1,12 +1,13 @@
 """`codtdq export --to onnx`: the network for other runtimes, its weights in 4 bits.
 
-The contract `portable` keeps the quantized weights, as codes with a scale for each block
-(`DequantizeLinear` of opset 21), and leaves activations float: what stock runtimes compute well.
+Both contracts keep the quantized weights as codes (`DequantizeLinear` of opset 21). `portable` leaves
+activations float: what stock runtimes compute well. `exact` computes codes of activations and whole
+sums as the model does, in plain operators: the model's own masks, anywhere.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from codtdq._version import __version__
-from codtdq.engine import use_backend
 from codtdq.environment import install_hint
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.predict import info_of
 from codtdq.exporting.onnx_deviation import Deviation, measure_deviation
-from codtdq.exporting.onnx_weights import StoredWeight, stored_weight
+from codtdq.exporting.onnx_twins import exact_twin, float_twin
+from codtdq.exporting.onnx_weights import StoredWeight
 from codtdq.io import atomic_path
 from codtdq.models.registry import ModelInfo
+from codtdq.numerics.acceleration import plain
 from codtdq.operators import quant_operators
-from codtdq.operators.quantized import OPERATORS
 from codtdq.operators.record import is_quantized, record_of
 
 OPSET = 21  # the first with 4-bit types and blocks
 INPUT, OUTPUT = "image", "logits"
-FLOATS = {quant: plain for plain, quant in OPERATORS.items()}
+TWINS = {"portable": float_twin, "exact": exact_twin}  # contracts
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,14 @@ def export_onnx(
     model: nn.Module,
     path: str | Path,
     *,
+    contract: str = "portable",
     size: tuple[int, int] | None = None,
     batch: int = 1,
     input_size: int | None = None,
 ) -> ExportedOnnx:
-    """Write the mask logits of a model as one ONNX file, under the contract `portable`.
+    """Write the mask logits of a model as one ONNX file.
 
+    contract: `portable`, or `exact`.
     size: (height, width) of the input; by default the model's own.
     """
     _check_installed()
@@ -72,8 +75,12 @@ def export_onnx(
         raise ConfigError(
             f"size {size[0]} x {size[1]}; {info.name} takes multiples of {info.size_multiple}"
         )
-    plain, weights = _float_twin(model)
-    document = _exported(plain, info, torch.zeros(batch, 3, *size))
+    if contract not in TWINS:
+        raise ConfigError(f"contract {contract!r}; accepted: {', '.join(TWINS)}")
+    if contract == "exact" and not quant_operators(model):
+        raise UnsupportedError(f"{info.name} is not quantized; use --contract portable")
+    twin, weights = TWINS[contract](model)
+    document = _exported(twin, info, torch.zeros(batch, 3, *size))
     left = _exchange(document, weights)
     if left:
         raise UnsupportedError(
@@ -83,7 +90,7 @@ def export_onnx(
     texts = {
         "model": info.name,
         "method": method,
-        "contract": "portable",
+        "contract": contract,
         "codtdq": __version__,
         "postprocess": info.postprocess,
         "mean": " ".join(map(str, info.mean)),
@@ -94,17 +101,16 @@ def export_onnx(
     onnx.checker.check_model(document)
     with atomic_path(path) as temporary:
         temporary.write_bytes(document.SerializeToString())
-    floats = sum(one.numel() for one in plain.parameters()) * 4
     return ExportedOnnx(
         Path(path),
         Path(path).stat().st_size,
-        floats,
+        4 * _parameter_count(model),
         info.name,
         method,
-        "portable",
+        contract,
         len(weights),
         len(quant_operators(model)),
-        measure_deviation(Path(path), model, plain),
+        measure_deviation(Path(path), model, twin if contract == "portable" else None),
     )
 
 
@@ -119,6 +125,13 @@ def _check_installed() -> None:
         ) from error
 
 
+def _parameter_count(model: nn.Module) -> int:
+    """Of the model in float32."""
+    quantized = quant_operators(model).values()
+    weights = sum(math.prod(one.weight_scheme.shape) for one in quantized)
+    return weights + sum(one.numel() for one in model.parameters())
+
+
 class _Mask(nn.Module):
     """The network with its mask alone."""
 
@@ -130,28 +143,8 @@ class _Mask(nn.Module):
         return self._pick(self.network(image))
 
 
-def _float_twin(model: nn.Module) -> tuple[nn.Module, dict[str, StoredWeight]]:
-    """A copy with plain operators that hold W_hat, and how each such weight is stored."""
-    twin = copy.deepcopy(model)
-    if quant_operators(twin):
-        use_backend(twin, "reference")
-    weights = {}
-    for name, operator in quant_operators(twin).items():
-        stored = stored_weight(f"network.{name}.weight", operator)
-        if stored is not None:
-            weights[stored.name] = stored
-        values = operator.weight.detach().float().contiguous()
-        bias = operator._parameters.get("bias")
-        operator.__class__ = FLOATS[type(operator)]  # type: ignore[assignment]
-        for part in ("weight_cache", "input_scheme", "weight_scheme"):
-            operator._buffers.pop(part, None)
-            operator._modules.pop(part, None)
-        operator._parameters = {"weight": nn.Parameter(values, requires_grad=False), "bias": bias}
-    return twin.eval(), weights
-
-
 def _exported(model: nn.Module, info: ModelInfo, example: Tensor) -> Any:
-    with torch.no_grad():
+    with torch.no_grad(), plain():  # kernels of ours are no part of a graph
         made = torch.onnx.export(
             _Mask(model, info).eval(),
             (example,),
@@ -178,7 +171,9 @@ def _strip(document: Any) -> None:
 def _exchange(document: Any, weights: dict[str, StoredWeight]) -> set[str]:
     """Put codes and scales in the place of float weights; returns the names that were not found."""
     graph = document.graph
-    kept = [one for one in graph.initializer if one.name not in weights]
+    read = {name for node in graph.node for name in node.input}
+    # what a scheme holds beside what its operator reads is no part of the graph
+    kept = [one for one in graph.initializer if one.name in read and one.name not in weights]
     left = set(weights) - {one.name for one in graph.initializer}
     nodes = [node for name in weights if name not in left for node in weights[name].nodes]
     nodes += list(graph.node)
