@@ -1,8 +1,8 @@
 """`codtdq export --to onnx`: the network for other runtimes, its weights in 4 bits.
 
-Both contracts keep the quantized weights as codes (`DequantizeLinear` of opset 21). `portable` leaves
-activations float: what stock runtimes compute well. `exact` computes codes of activations and whole
-sums as the model does, in plain operators: the model's own masks, anywhere.
+Both contracts keep the quantized weights as codes (`DequantizeLinear` of opset 21). `portable`
+leaves activations float: what stock runtimes compute well. `exact` computes codes of activations
+and whole sums as the model does, in plain operators: the model's own masks, anywhere.
 """
 
 from __future__ import annotations

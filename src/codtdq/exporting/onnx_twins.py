@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.engine import use_backend
-from codtdq.errors import UnsupportedError
+from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.exporting.onnx_weights import StoredWeight, stored_weight, stored_whole_weight
 from codtdq.numerics.carrier import exact_cuts
 from codtdq.operators import quant_operators
@@ -58,7 +58,7 @@ def exact_twin(model: nn.Module) -> Twin:
         else:
             inputs, weight = _lowered(name, operator)
             stored = stored_whole_weight(f"network.{name}.whole_values", weight)
-            _make_whole(operator, inputs, weight)
+            _make_whole(operator, weight, _cuts(name, operator, inputs, weight))
         if stored is not None:
             weights[stored.name] = stored
     return twin, weights
@@ -94,12 +94,31 @@ def _lowered(name: str, operator: QuantOperator) -> tuple[LoweredInput, LoweredW
     elif isinstance(weight, Unlowered):
         reason = weight.reason
     if reason is not None:
-        raise UnsupportedError(
-            f"{name} ({operator.input_scheme.kind}, {operator.weight_scheme.kind}) has no exact "
-            f"form in ONNX: {reason}; use --contract portable"
-        )
+        raise _no_form(name, operator, reason)
     assert isinstance(inputs, LoweredInput) and isinstance(weight, LoweredWeight)
     return inputs, weight
+
+
+def _cuts(
+    name: str, operator: QuantOperator, inputs: LoweredInput, weight: LoweredWeight
+) -> tuple[int, ...]:
+    """Inputs at which the sums of an operator are cut, so that float32 holds them."""
+    values = weight.whole()
+    seen: Tensor = torch.cat([values, values], -1) if inputs.doubled else values
+    try:
+        cuts = tuple(exact_cuts(seen))
+    except ConfigError as error:
+        raise _no_form(name, operator, str(error)) from error
+    if cuts and getattr(operator, "groups", 1) > 1:
+        raise _no_form(name, operator, "sums of a grouped convolution are too long for float32")
+    return cuts
+
+
+def _no_form(name: str, operator: QuantOperator, reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} ({operator.input_scheme.kind}, {operator.weight_scheme.kind}) has no exact form "
+        f"in ONNX: {reason}; use --contract portable"
+    )
 
 
 class _InWholeNumbers(QuantOperator):
@@ -132,13 +151,11 @@ WHOLE: dict[type[nn.Module], type[_InWholeNumbers]] = {
 }
 
 
-def _make_whole(operator: QuantOperator, inputs: LoweredInput, weight: LoweredWeight) -> None:
-    values = weight.whole()
-    seen: Tensor = torch.cat([values, values], -1) if inputs.doubled else values
+def _make_whole(operator: QuantOperator, weight: LoweredWeight, cuts: tuple[int, ...]) -> None:
     operator.__class__ = WHOLE[type(operator)]
     assert isinstance(operator, _InWholeNumbers)
-    operator.cuts = tuple(exact_cuts(seen))
+    operator.cuts = cuts
     operator._buffers.pop("weight_cache", None)
     operator.register_buffer("factor", weight.factor)
-    whole = nn.Parameter(values.float(), requires_grad=False)
+    whole = nn.Parameter(weight.whole().float(), requires_grad=False)
     operator.register_parameter("whole_values", whole)

@@ -123,7 +123,9 @@ class Program:
             best = [min(known, new / 1e6) for known, new in zip(best, spent)]
         return best
 
-    def _prepare(self, inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], tuple[Any, int, Any, int]]:
+    def _prepare(
+        self, inputs: tuple[Tensor, ...]
+    ) -> tuple[list[Tensor], tuple[Any, int, Any, int]]:
         if [tuple(one.shape) for one in inputs] != self._shapes:
             given = ", ".join(str(tuple(one.shape)) for one in inputs)
             raise UnsupportedError(
