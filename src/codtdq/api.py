@@ -86,7 +86,7 @@ def quantize(
         them; or, where the model declares its input, images: a folder, a file, a glob pattern, the
         name of a data set, or a list of files, PIL images or arrays [H, W, 3].
     backend: as of `load`.
-    budget: "fast" or "paper": optimisation steps of methods that reconstruct.
+    budget: "fast", "tenth" or "paper": optimisation steps of methods that reconstruct.
     state_dir: where a long calibration keeps what is finished, to go on after a stop.
     inplace: change `model` itself, which saves a copy.
     """

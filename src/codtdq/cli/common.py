@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from codtdq.budgets import BUDGETS
+from codtdq.budgets import HELP as BUDGET_HELP
 from codtdq.columns import columns, terminal_width
 from codtdq.printing import printable
 
@@ -97,12 +99,7 @@ def add_config(
             default="auto",
             help="who executes a quantized model (default auto: the native engine where it can)",
         )
-        parser.add_argument(
-            "--budget",
-            choices=["fast", "paper"],
-            default="fast",
-            help="optimisation steps of methods that reconstruct (default fast)",
-        )
+        parser.add_argument("--budget", choices=BUDGETS, default="fast", help=BUDGET_HELP)
         parser.add_argument("--seed", type=int, default=0, help="random seed of the method")
     parser.set_defaults(default_method=default)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from codtdq.budgets import BUDGETS
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.methods.registry import Method, config_for, method_of
 from codtdq.methods.workbench import Workbench, count_images
@@ -35,8 +36,6 @@ from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
 from codtdq.planning.planner import make_plan
 
-BUDGETS = ("fast", "paper", "least")
-
 
 def quantize_model(
     model: nn.Module,
@@ -51,12 +50,12 @@ def quantize_model(
     """Quantize a model as its config says; returns a new model in eval mode, simulated.
 
     calibration: batches of images, iterated several times; masks are never seen.
-    budget: "fast" or "paper": optimisation steps of methods that reconstruct. "least" takes one
-        step per block: times and sizes of the result are right, its values are not.
+    budget: "fast", "tenth" or "paper": optimisation steps of methods that reconstruct. "least"
+        takes one step per block: times and sizes of the result are right, its values are not.
     state_dir: where a method keeps finished parts, to go on after a stop.
     inplace: change `model` itself, which saves a copy; for methods that fold, an error.
     """
-    if budget not in BUDGETS:
+    if budget not in (*BUDGETS, "least"):
         raise ConfigError(f"budget is {budget!r}; accepted: {', '.join(BUDGETS)}")
     if is_quantized(model):
         raise ConfigError("the model is quantized already; quantize the float model instead")

@@ -34,7 +34,7 @@ class Workbench:
     calibration: Iterable[Any] | None  # batches of images; iterated as often as needed
     plan: QuantPlan | None = None  # what the config means for this model; made here if missing
     seed: int = 0
-    budget: str = "fast"  # "fast" or "paper": steps of methods that learn
+    budget: str = "fast"  # of steps, for methods that learn: see codtdq.budgets
     state_dir: Path | None = None  # for resumable state, if the caller wants it
     steps: int = 0  # optimisation steps done, reported with the result
     notes: dict[str, Any] = field(default_factory=dict)  # facts for the record, JSON-ready

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from codtdq.budgets import BUDGETS
 from codtdq.data import open_images
 from codtdq.data.datasets import split_names, synthetic
 from codtdq.errors import ConfigError
@@ -18,7 +19,7 @@ from codtdq.lab.bench.directory import run_directory
 from codtdq.lab.bench.engine import Engine
 from codtdq.lab.bench.local import LocalEngine
 from codtdq.lab.bench.rows import ResultsFile, read_results
-from codtdq.lab.bench.settings import BUDGETS, STRESSES, RunSettings
+from codtdq.lab.bench.settings import STRESSES, RunSettings
 from codtdq.lab.interrupt import interrupts_wait
 from codtdq.models import list_models
 from codtdq.progress import Progress

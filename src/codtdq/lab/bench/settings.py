@@ -9,7 +9,6 @@ from typing import Any
 from codtdq.evaluation.calibration import CALIBRATION_IMAGES
 from codtdq.resolve import CALIBRATION_SPLIT
 
-BUDGETS = ("fast", "paper")
 STRESSES = ("none", "outliers")
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from codtdq.budgets import HELP as BUDGET_HELP
 from codtdq.cli.common import add_calibration, print_json, refuse_option, table, verb
 from codtdq.lab.commands import bench_model, bench_speed
 from codtdq.lab.commands.options import model_file, whole_numbers, words
@@ -57,12 +58,7 @@ def _register_accuracy(kinds: Any) -> None:
         metavar="S,..",
         help="none, outliers planted in the float model (default none)",
     )
-    lists.add_argument(
-        "--budget",
-        default="fast",
-        metavar="B",
-        help="fast, paper: steps of reconstruction (default fast)",
-    )
+    lists.add_argument("--budget", default="fast", metavar="B", help=BUDGET_HELP)
     lists.add_argument("--limit", type=int, metavar="N", help="at most N images per data set")
     parser.add_argument("--out", required=True, metavar="DIR", help="where results.jsonl goes")
     parser.add_argument(

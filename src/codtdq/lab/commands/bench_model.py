@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from codtdq.budgets import BUDGETS
+from codtdq.budgets import HELP as BUDGET_HELP
 from codtdq.cli.common import add_calibration, add_model, add_weights, print_json, verb
 from codtdq.errors import ConfigError
 from codtdq.io import write_json
@@ -47,9 +49,7 @@ def register(kinds: Any) -> None:
     )
     add_calibration(parser)
     parser.add_argument("--seed", type=int, default=0, help="random seed of the methods")
-    parser.add_argument(
-        "--budget", choices=["fast", "paper"], default="fast", help="steps of reconstruction"
-    )
+    parser.add_argument("--budget", choices=BUDGETS, default="fast", help=BUDGET_HELP)
     parser.add_argument("--out", metavar="FILE", help="also write JSON, for `codtdq table`")
     parser.set_defaults(run=run_weights)
     parser = verb(

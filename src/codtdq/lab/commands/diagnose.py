@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from codtdq.budgets import BUDGETS
+from codtdq.budgets import HELP as BUDGET_HELP
 from codtdq.cli.common import (
     add_calibration,
     add_dataset,
@@ -55,12 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="images to show in the gallery (default 4)",
     )
     add_calibration(parser)
-    parser.add_argument(
-        "--budget",
-        choices=["fast", "paper"],
-        default="fast",
-        help="optimisation steps of methods that reconstruct",
-    )
+    parser.add_argument("--budget", choices=BUDGETS, default="fast", help=BUDGET_HELP)
     parser.add_argument("--seed", type=int, default=0, help="random seed of the methods")
     band = parser.add_argument_group("boundary-heavy tokens (ground truth; no quantizer sees it)")
     band.add_argument(

@@ -38,6 +38,7 @@ BUDGETS = {
     # steps x rounding rate is the paper's: with a smaller rate few roundings would be decided
     "fast": Budget(images=32, steps=100, batch=4, rounding_rate=0.2, step_rate=5e-3, relative=True),
     "paper": Budget(images=128, steps=20_000, batch=1, rounding_rate=1e-3, step_rate=4e-5),
+    "tenth": Budget(images=128, steps=2_000, batch=1, rounding_rate=1e-2, step_rate=4e-4),
     "least": Budget(images=1, steps=1, batch=1, rounding_rate=0.2, step_rate=5e-3, relative=True),
 }
 

@@ -23,8 +23,9 @@ Deviations from the original:
   when image sizes vary;
 - images: start and learning share the calibration set (original: 128 and 1024); steps and rates
   are those of the step budget (original: 20 000 steps, batch 32); k = 1 in the budget "fast", where
-  rows are means over 8 images, 5 in "paper", where they are means over all. "fast" also hardens
-  faster: rounding rate 0.2, penalty 0.1, exponent 10 -> 2 (original: 1e-3, 0.01, 20 -> 2);
+  rows are means over 8 images, 5 in "tenth" and "paper", where they are means over all. "fast"
+  also hardens faster: rounding rate 0.2, penalty 0.1, exponent 10 -> 2 (original: 1e-3, 0.01,
+  20 -> 2);
 - rows of more than `fisher_values` values are pooled to channels, so memory is bounded;
 - D D^T gets 1e-6 of its mean diagonal: its rows can be nearly equal. An output without influence on
   the mask has no gradient, its values count alike;
@@ -71,8 +72,8 @@ from codtdq.operators.observing import run_model
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.config import QuantConfig
 
-_RANK = {"fast": 1, "paper": 5, "least": 1}  # where the config leaves it open
-_FISHER_IMAGES = {"fast": 8, "paper": 128, "least": 1}
+_RANK = {"fast": 1, "tenth": 5, "paper": 5, "least": 1}  # where the config leaves it open
+_FISHER_IMAGES = {"fast": 8, "tenth": 128, "paper": 128, "least": 1}
 # a loss that starts at 2 outweighs the penalty of a block with few weights, and 100 steps leave
 # little time: with these rounding is decided at the end of "fast" (measured, see the tests)
 _FAST: dict[str, Any] = {"rounding_rate": 0.2, "penalty": 0.1, "beta": (10.0, 2.0)}

@@ -126,14 +126,15 @@ def _install(bench: Workbench, site: Site, inputs: GroupedTransform | None) -> T
 
 def _tune(bench: Workbench, teacher: torch.nn.Module, operators: list[TunedOperator]) -> None:
     config: PqSamConfig = bench.config
-    paper = bench.budget == "paper"
-    few = 1 if bench.budget == "least" else config.fast_steps
-    plan = TuningPlan(
-        config.paper_steps if paper else few,
-        config.paper_batch if paper else config.fast_batch,
-        config.paper_rate if paper else config.fast_rate,
-        bench.seed,
-    )
+    fast = (config.fast_steps, config.fast_batch, config.fast_rate)
+    paper = (config.paper_steps, config.paper_batch, config.paper_rate)
+    steps, batch, rate = {
+        "fast": fast,
+        "tenth": (paper[0] // 10, paper[1], paper[2] * 10),
+        "paper": paper,
+        "least": (1, *fast[1:]),
+    }[bench.budget]
+    plan = TuningPlan(steps, batch, rate, bench.seed)
     batches = _single_images(bench, config.images + config.held_out)
     aside = min(config.held_out, max(1, len(batches) // 8))
     # a single image can only be judged by itself

@@ -112,7 +112,7 @@ def install_weight(
     """Install an input quantizer and the weight on its searched grid (or as it is)."""
     store: WeightScheme = FloatWeight.of(weight)
     if site.weight_bits is not None:
-        exhaustive = bench.budget == "paper"
+        exhaustive = bench.budget in ("tenth", "paper")
         store = searched_weight(
             weight, site.weight_bits, exhaustive=exhaustive, group=site.weight_group
         )
