@@ -44,7 +44,7 @@ class ExportedOnnx:
     method: str
     contract: str
     packed: int  # operators whose weights are stored as codes
-    operators: int  # quantized ones
+    operators: int  # quantized ones that the mask depends on
     deviation: Deviation | None  # of its masks; None: not measured
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,11 +81,10 @@ def export_onnx(
         raise UnsupportedError(f"{info.name} is not quantized; use --contract portable")
     twin, weights = TWINS[contract](model)
     document = _exported(twin, info, torch.zeros(batch, 3, *size))
-    left = _exchange(document, weights)
-    if left:
-        raise UnsupportedError(
-            f"{len(left)} weights are not in the graph under their names, e.g. {sorted(left)[0]}"
-        )
+    packed = _exchange(document, weights)
+    if weights and not packed:
+        raise UnsupportedError("no weight is in the graph under its name")
+    unread = len(weights) - packed  # of operators that no mask depends on
     method = record_of(model).name if is_quantized(model) else "float32"
     texts = {
         "model": info.name,
@@ -108,8 +107,8 @@ def export_onnx(
         info.name,
         method,
         contract,
-        len(weights),
-        len(quant_operators(model)),
+        packed,
+        len(quant_operators(model)) - unread,
         measure_deviation(Path(path), model, twin if contract == "portable" else None),
     )
 
@@ -168,19 +167,17 @@ def _strip(document: Any) -> None:
         del one.metadata_props[:]
 
 
-def _exchange(document: Any, weights: dict[str, StoredWeight]) -> set[str]:
-    """Put codes and scales in the place of float weights; returns the names that were not found."""
+def _exchange(document: Any, weights: dict[str, StoredWeight]) -> int:
+    """Put codes and scales in the place of float weights; returns how many the graph reads."""
     graph = document.graph
     read = {name for node in graph.node for name in node.input}
     # what a scheme holds beside what its operator reads is no part of the graph
     kept = [one for one in graph.initializer if one.name in read and one.name not in weights]
-    left = set(weights) - {one.name for one in graph.initializer}
-    nodes = [node for name in weights if name not in left for node in weights[name].nodes]
-    nodes += list(graph.node)
+    found = [weights[one.name] for one in graph.initializer if one.name in read & weights.keys()]
+    nodes = [node for stored in found for node in stored.nodes] + list(graph.node)
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.initializer.extend(kept)
-    for name, stored in weights.items():
-        if name not in left:
-            graph.initializer.extend(stored.initializers)
-    return left
+    for stored in found:
+        graph.initializer.extend(stored.initializers)
+    return len(found)

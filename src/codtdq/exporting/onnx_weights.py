@@ -36,25 +36,45 @@ class StoredWeight:
             p = weight.multiplier.reshape(outputs * taps, -1).numpy()
             each = np.repeat(factor, taps)[:, None]
             block = min(weight.group or inputs, inputs)
-            if block < inputs:
-                turned = self.linear
-            else:  # a multiplier for each row
+            uneven = inputs % block > 0  # blocks that not every runtime takes
+            if block == inputs:  # a multiplier for each row
                 block, p, each = 0, p[:, 0], each[:, 0]
+            turned = self.linear and block > 0 and not uneven
             if turned:
                 rows, p, each = rows.T, p.T, each.T
             scale = self._cast(self._constant("multiplier", np.ascontiguousarray(p)))
             if not whole:
                 scale = self._node("Mul", [scale, self._constant("factor", each)], "scale")
-            axis = 1 if block and not turned else 0
-            self._dequantize(rows, scale, weight.bits, axis=axis, block=block)
+            if uneven:
+                self._spread(rows, scale, weight.bits, np.arange(inputs) // block)
+            else:
+                axis = 1 if block and not turned else 0
+                self._dequantize(rows, scale, weight.bits, axis=axis, block=block)
         if whole:
             sizes = self._constant("sizes", np.array(shape, np.int64))
             self._node("Reshape", [f"{name}.rows", sizes], "")
         else:
             self._restore(turned=turned)
 
+    def _spread(
+        self, codes: NDArray[np.int8], scale: str, bits: int, block_of: NDArray[np.int64]
+    ) -> None:
+        """Codes [R, I] times scales [R, K], of the block that each input lies in."""
+        one = self._constant("one", np.ones((), np.float32))
+        self._dequantize(codes, one, bits, axis=0, block=0, part="rows.codes")
+        index = self._constant("blocks", block_of.astype(np.int64))
+        each = self._node("Gather", [scale, index], "scale.each", axis=1)
+        self._node("Mul", [f"{self.name}.rows.codes", each], "rows")
+
     def _dequantize(
-        self, codes: NDArray[np.int8], scale: str, bits: int, *, axis: int, block: int
+        self,
+        codes: NDArray[np.int8],
+        scale: str,
+        bits: int,
+        *,
+        axis: int,
+        block: int,
+        part: str = "rows",
     ) -> None:
         from onnx import TensorProto, helper
 
@@ -69,7 +89,7 @@ class StoredWeight:
         name = f"{self.name}.codes"
         self.initializers.append(helper.make_tensor(name, kind, codes.shape, data, raw=True))
         settings = {"axis": axis} | ({"block_size": block} if block else {})
-        self._node("DequantizeLinear", [name, scale], "rows", **settings)
+        self._node("DequantizeLinear", [name, scale], part, **settings)
 
     def _restore(self, *, turned: bool) -> None:
         """From rows to the shape that the graph expects."""
