@@ -1,7 +1,5 @@
 """`codtdq export --to onnx --contract exact`: codes of activations and whole sums, anywhere."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -104,18 +102,6 @@ def test_masks_of_a_network_are_those_of_the_model(tmp_path):
     done = export_onnx(model, tmp_path / "net.onnx", contract="exact")
     assert done.deviation.from_quantized < 3e-3 and done.deviation.from_float is None
     assert str(done.deviation).endswith("to the model's own")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["cfrn-small", "escnet-small", "segformer-small", "vit-cod"])
-@pytest.mark.parametrize("method", METHODS)
-def test_networks_give_our_masks(tmp_path, capsys, name, method):
-    words = ["export", name, "--method", method, "--to", "onnx", "--contract", "exact"]
-    words += ["--calibration-images", "2"] if method == "cod-tdq-plus" else []
-    assert main([*words, "--out", str(tmp_path / "net.onnx"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    print(name, method, told["deviation"], told["float_bytes"] / told["bytes"])
-    assert told["deviation"]["from_quantized"] < 5e-3 and told["packed"] == told["operators"]
 
 
 def test_a_scheme_without_an_exact_form_is_named_in_one_line(tmp_path, capsys):

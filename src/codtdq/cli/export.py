@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["portable", "exact"],
         default="portable",
         help="of ONNX files: portable leaves activations float, exact quantizes them as the model "
-        "does, in plain operators: its own masks, but slower (default portable)",
+        "does, in plain operators, and is slower (default portable)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write")
     parser.add_argument(

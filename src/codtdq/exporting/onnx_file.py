@@ -2,7 +2,7 @@
 
 Both contracts keep the quantized weights as codes (`DequantizeLinear` of opset 21). `portable`
 leaves activations float: what stock runtimes compute well. `exact` computes codes of activations
-and whole sums as the model does, in plain operators: the model's own masks, anywhere.
+and whole sums as the model does, in plain operators.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def float_twin(model: nn.Module) -> Twin:
 def exact_twin(model: nn.Module) -> Twin:
     """A copy that computes codes of activations and whole sums, in operators that ONNX has.
 
-    Its numbers are those of the model on any backend. An operator whose input is float stays so.
+    Quantized operators give the bits of an engine for the same input. An operator whose input is
+    float stays so.
     """
     twin = _copied(model)
     weights = {}
