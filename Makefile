@@ -78,14 +78,15 @@ test-sanitize: $(VENV)/.test
 	$(SANITIZER) $(PY) -m pytest $(SPREAD) -p no:cacheprovider --capture=sys tests/engine/cpu \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 
-# The ARM kernels in an emulator. The tools come from Debian's packages; only root may install them.
+# The ARM kernels, and the runtime with its C example, in an emulator. The tools come from Debian's packages; only root may install them.
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
 test-arm: $(VENV)/.test
 	@if command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; then :; \
 	elif [ "$$(id -u)" = 0 ]; then apt-get update && apt-get install -y $(ARM_PACKAGES); \
 	else echo "test-arm needs $(ARM_PACKAGES): run 'sudo apt-get install $(ARM_PACKAGES)'" >&2; \
 		exit 1; fi
-	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator
+	$(PY) -m pytest -m slow tests/engine/cpu/test_selftest.py::test_arm_through_an_emulator \
+		tests/runtime/test_arm.py
 
 # The runtime for browsers with its page, in build/wasm. Its tools are a package of Debian, too.
 WASM := build/wasm

@@ -1,11 +1,13 @@
-"""From a file to the first mask in a fresh process: the runtime, torch and ONNX Runtime.
+"""From nothing to the first mask: our runtime, torch and ONNX Runtime, each in a fresh process.
 
     python benchmarks/runtime_first_mask.py --model cfrn --method cod-tdq --runs 5 --threads 2
 
-Every candidate is a process that imports what it needs, reads its file, and segments one image; the
-least of several runs is shown, in seconds: imports, opening, the first mask, all of it; then the
-median of ten more masks, and the sizes of the file and of what has to be installed (the packages
-that the process imported). FP32 checkpoints hold random weights where none are shipped.
+One table. `import s`: what the process imports. `first mask s`: from the start of the process, with
+the interpreter, imports, reading the file, and one image from pixels to mask. Both are the least of
+some runs. `installed MB`: packages that the process imported, with all of their files; of codtdq
+the modules that it imported, and the library. Speed after the first mask is what `codtdq bench
+speed` measures. Models without shipped weights have random ones. With --files the networks are
+written once and kept: a second call measures at once.
 """
 
 from __future__ import annotations
@@ -16,136 +18,185 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
-import codtdq
 from codtdq.columns import columns
-from codtdq.io import write_tensors
 
 COMMON = """
-import json, os, statistics, sys, time
-started = time.perf_counter()
-file, image_file, threads, name = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+import sys, time
+began = time.time()
+import json, os
+file, image_file, threads, told = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+told = json.loads(told)
 import numpy as np
 {imports}
-imported = time.perf_counter()
+imported = time.time()
 image = np.load(image_file)
-{open}
-opened = time.perf_counter()
 {predict}
-first = time.perf_counter()
-more = []
-for _ in range(10):
-    began = time.perf_counter()
-    {predict}
-    more.append(time.perf_counter() - began)
-folders = set()
+first = time.time()
+assert mask.shape == image.shape[:2] and mask.dtype == np.uint8
+folders, files = set(), set()
 for module in list(sys.modules.values()):
     path = getattr(module, "__file__", None) or ""
-    if "site-packages" + os.sep in path:
+    if module.__name__.split(".")[0] == "codtdq":
+        files.add(path)
+    elif "site-packages" + os.sep in path:
         root, _, rest = path.partition("site-packages" + os.sep)
         top = rest.split(os.sep)[0]
-        folders |= {{os.path.join(root, "site-packages", one) for one in (top, top + ".libs")}}
-size = sum(
-    os.path.getsize(os.path.join(base, one))
+        folders |= {os.path.join(root, "site-packages", one) for one in (top, top + ".libs")}
+if files:
+    from codtdq import native
+    files.add(str(native.path()))
+files |= {
+    os.path.join(base, one)
     for folder in folders for base, _, names in os.walk(folder) for one in names
-    if os.path.isfile(os.path.join(base, one))
-)
-print(json.dumps({{"import": imported - started, "open": opened - imported,
-    "first": first - opened, "all": first - started, "next": statistics.median(more),
-    "installed": size}}))
+}
+size = sum(os.path.getsize(one) for one in files if os.path.isfile(one))
+print(json.dumps({"import": imported - began, "first": first, "installed": size}))
 """
+RUNTIME = (
+    "from codtdq.runtime import Runtime",
+    "mask = Runtime(file, threads=threads).predict(image)",
+)
+TORCH = (
+    "import torch, codtdq",
+    """
+torch.set_num_threads(threads)
+network = codtdq.create_model(told["model"], checkpoint=file)
+mask = codtdq.predict(network, image)
+""",
+)
+ONNX = (
+    "import onnxruntime; from PIL import Image",
+    """
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads, options.log_severity_level = threads, 3
+network = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+(given,) = network.get_inputs()
+x = np.asarray(Image.fromarray(image).resize(given.shape[:1:-1], 2), np.float32) / 255
+x = (x - np.float32(told["mean"])) / np.float32(told["std"])
+logits = network.run(None, {given.name: x.transpose(2, 0, 1)[None]})[0][0, 0]
+shares = Image.fromarray(1 / (1 + np.exp(-logits))).resize(image.shape[1::-1], 2)
+mask = np.rint(np.asarray(shares) * 255).astype(np.uint8)
+""",
+)
+# title: (what it runs, its file)
 CANDIDATES = {
-    "runtime": (
-        "from codtdq.runtime import Runtime",
-        "network = Runtime(file, threads=threads)",
-        "mask = network.predict(image)",
-    ),
-    "torch FP32": (
-        "import torch, codtdq; torch.set_num_threads(threads)",
-        "network = codtdq.create_model(name, checkpoint=file)",
-        "mask = codtdq.predict(network, image)",
-    ),
-    "onnxruntime": (
-        "import onnxruntime; from PIL import Image",
-        "options = onnxruntime.SessionOptions(); options.intra_op_num_threads = threads; "
-        "options.log_severity_level = 3; "
-        "network = onnxruntime.InferenceSession(file, options, "
-        "providers=['CPUExecutionProvider']); side = network.get_inputs()[0].shape[2]; "
-        "feed = network.get_inputs()[0].name",
-        "x = np.asarray(Image.fromarray(image).resize((side, side), 2), np.float32) / 255; "
-        "x = (x - np.array([.485, .456, .406], np.float32)) / "
-        "np.array([.229, .224, .225], np.float32); "
-        "mask = network.run(None, {{feed: x.transpose(2, 0, 1)[None]}})[0]",
-    ),
+    "torch FP32": (TORCH, "fp32.safetensors"),
+    "ONNX Runtime FP32": (ONNX, "fp32.onnx"),
+    "ONNX Runtime int8": (ONNX, "int8.onnx"),
+    "codtdq.runtime": (RUNTIME, "net.codtdq"),
 }
 
 
-def measure(kind: str, file: Path, image: Path, threads: int, name: str, runs: int):
-    """The least of each figure over some processes."""
-    imports, opening, predict = CANDIDATES[kind]
-    code = COMMON.format(imports=imports, open=opening, predict=predict)
-    code = code.replace("{{", "{").replace("}}", "}")
+def measure(
+    title: str, folder: Path, threads: int, told: dict[str, object], runs: int
+) -> dict[str, float]:
+    """The least of each figure over some processes; the first one brings files into memory."""
+    (imports, predict), file = CANDIDATES[title]
+    code = COMMON.replace("{imports}", imports).replace("{predict}", predict)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    words = [sys.executable, "-c", code, str(folder / file), str(folder / "image.npy")]
     found = []
-    for _ in range(runs + 1):  # the first one brings files into memory
-        words = [sys.executable, "-c", code, str(file), str(image), str(threads), name]
-        done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    for _ in range(runs + 1):
+        start = time.time()
+        done = subprocess.run(
+            [*words, str(threads), json.dumps(told)],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
         if done.returncode:
-            raise SystemExit(f"{kind}: {done.stderr[-2000:]}")
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+            raise SystemExit(f"{title}: {done.stderr[-2000:]}")
+        one = json.loads(done.stdout.splitlines()[-1])
+        found.append({**one, "first": one["first"] - start})
     return {key: min(one[key] for one in found[1:]) for key in found[0]}
 
 
-def write_files(name: str, method: str, folder: Path) -> dict[str, tuple[str, Path]]:
-    """Files of every candidate, by its title."""
-    shipped = codtdq.models.model_info(name).weights is not None
-    torch.manual_seed(0)
-    model = codtdq.create_model(name, pretrained=shipped)
-    write_tensors(folder / "fp32.safetensors", model.state_dict())
-    quantized = codtdq.quantize(model, codtdq.config(method, model=model), backend="cpu")
-    codtdq.export(quantized, folder / "net.codtdq")
-    found = {
-        "codtdq.runtime": ("runtime", folder / "net.codtdq"),
-        "torch FP32": ("torch FP32", folder / "fp32.safetensors"),
-    }
-    try:
-        from codtdq.lab.bench.speed.competitors.onnx_files import export_fp32, quantize_int8
+def write_files(name: str, method: str, folder: Path) -> None:
+    """The file of every candidate, and what they are told; files that are there are kept."""
+    import torch
 
-        side = model.info.input_size
-        export_fp32(model, torch.zeros(1, 3, side, side), folder / "fp32.onnx")
-        found["ONNX Runtime FP32"] = ("onnxruntime", folder / "fp32.onnx")
-        quantize_int8(folder / "fp32.onnx", folder / "int8.onnx")
-        found["ONNX Runtime int8"] = ("onnxruntime", folder / "int8.onnx")
-    except ModuleNotFoundError as error:
-        print(f"left out ONNX Runtime: {error}", file=sys.stderr)
-    return found
+    import codtdq
+    from codtdq.evaluation.predict import info_of
+    from codtdq.io import write_tensors
+    from codtdq.lab.bench.speed.competitors.onnx_files import export_fp32, quantize_int8
+
+    info = codtdq.models.model_info(name)
+    torch.manual_seed(0)
+    model = codtdq.create_model(name, pretrained=info.weights is not None).eval()
+    read = info_of(model)
+
+    class Mask(torch.nn.Module):
+        """The network with its mask alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return read.mask_logits(self.network(x))
+
+    def quantized() -> None:
+        made = codtdq.quantize(model, codtdq.config(method, model=model), backend="cpu")
+        codtdq.export(made, folder / "net.codtdq")
+
+    steps = {
+        "fp32.safetensors": lambda: write_tensors(folder / "fp32.safetensors", model.state_dict()),
+        "net.codtdq": quantized,
+        "fp32.onnx": lambda: export_fp32(
+            Mask().eval(), torch.zeros(1, 3, read.input_size, read.input_size), folder / "fp32.onnx"
+        ),
+        "int8.onnx": lambda: quantize_int8(folder / "fp32.onnx", folder / "int8.onnx"),
+    }
+    for file, write in steps.items():
+        if (folder / file).exists():
+            continue
+        began = time.time()
+        write()
+        print(f"wrote {file} in {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+    told = {"model": name, "mean": list(read.mean), "std": list(read.std)}
+    (folder / "told.json").write_text(json.dumps(told))
+    image = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
+    np.save(folder / "image.npy", image)
+
+
+def file_bytes(path: Path) -> int:
+    """A network's file, with the data that an ONNX file may have beside it."""
+    data = path.with_name(f"{path.name}.data")
+    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
+
+
+def show(folder: Path, threads: int, runs: int) -> None:
+    """Measure and print the table."""
+    told = json.loads((folder / "told.json").read_text())
+    rows = []
+    for title, (_, file) in CANDIDATES.items():
+        one = measure(title, folder, threads, told, runs)
+        sizes = [f"{one['installed'] / 1e6:.1f}", f"{file_bytes(folder / file) / 1e6:.1f}"]
+        rows.append([title, *sizes, f"{one['import']:.2f}", f"{one['first']:.2f}"])
+        print(f"measured {title}", file=sys.stderr, flush=True)
+    header = ["candidate", "installed MB", "file MB", "import s", "first mask s"]
+    print(columns(header, rows, None))
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Write files, measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="cfrn")
     parser.add_argument("--method", default="cod-tdq")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--files", type=Path, help="folder to keep the networks in")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        image = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
-        np.save(folder / "image.npy", image)
-        rows = []
-        for title, (kind, file) in write_files(args.model, args.method, folder).items():
-            one = measure(kind, file, folder / "image.npy", args.threads, args.model, args.runs)
-            data = file.with_name(f"{file.name}.data")
-            size = file.stat().st_size + (data.stat().st_size if data.exists() else 0)
-            times = [f"{one[key]:.2f}" for key in ("import", "open", "first", "all", "next")]
-            rows.append([title, *times, f"{size / 1e6:.1f}", f"{one['installed'] / 1e6:.0f}"])
-    header = ["candidate", "import s", "open s", "first s", "all s", "next s", "file MB"]
-    print(columns([*header, "installed MB"], rows, None))
+        folder = args.files or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files(args.model, args.method, folder)
+        show(folder, args.threads, args.runs)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`codtdq export --to onnx`: 4-bit weights that ONNX Runtime and OpenVINO run."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from checkpoints import IMAGE, tiny
 
 import codtdq
 from codtdq.cli import main
-from codtdq.exporting.onnx_file import _float_twin, export_onnx
+from codtdq.exporting.onnx_file import export_onnx
+from codtdq.exporting.onnx_twins import float_twin
 from codtdq.models.registry import ModelInfo
 
 onnx = pytest.importorskip("onnx")
@@ -24,7 +26,7 @@ def small(tmp_path_factory):
     model = codtdq.quantize(tiny(), "cod-tdq-plus", calibration=[IMAGE] * 2)
     model.info = ModelInfo(name="tiny", description="", input_size=6, size_multiple=1)
     path = tmp_path_factory.mktemp("onnx") / "net.onnx"
-    return model, _float_twin(model)[0], export_onnx(model, path)
+    return model, float_twin(model)[0], export_onnx(model, path)
 
 
 def test_onnxruntime_computes_the_weights_under_float_activations(small):
@@ -80,6 +82,19 @@ def test_networks_run_in_onnxruntime_and_are_small(tmp_path, capsys, name, small
     told = json.loads(capsys.readouterr().out)
     assert told["bytes"] == out.stat().st_size < told["float_bytes"] / smaller
     assert told["deviation"]["from_float"] < 1e-3 and told["packed"] == told["operators"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cfrn", "escnet", "escnet-v2"])
+def test_files_of_full_networks_are_a_sixth_of_fp32(tmp_path, capsys, name):
+    out = tmp_path / "net.onnx"
+    words = ["export", name, "--untrained", "--method", "cod-tdq", "--to", "onnx"]
+    assert main([*words, "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    smaller = float(re.search(r"([\d.]+)x smaller than FP32", told).group(1))
+    size = sum(one.numel() for one in codtdq.create_model(name, pretrained=False).parameters()) * 4
+    assert smaller >= 6 and out.stat().st_size <= size / 6
+    assert f"{out.stat().st_size / 2**20:.2f} MiB" in told
 
 
 def test_several_sizes_are_refused_in_one_line(tmp_path, capsys):

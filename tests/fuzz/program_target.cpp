@@ -41,9 +41,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
       const int64_t in = one.input_count(), out = one.output_count();
       if (one.work > kMostWork || one.arena_bytes > kMostBytes || in + out > kMostWork) continue;
       std::vector<float> input((size_t)in, 0.5f), output((size_t)out);
-      const void *inputs[] = {input.data()};
-      void *outputs[] = {output.data()};
-      cod_program_run(one.program.get(), inputs, outputs, 1);
+      const cod_buffer inputs[] = {{input.data(), in * (int64_t)sizeof(float)}};
+      const cod_result outputs[] = {{output.data(), out * (int64_t)sizeof(float)}};
+      cod_program_run(one.program.get(), inputs, 1, outputs, 1, 1);
       if (one.output.size() != 4) continue;
       uint8_t mask[20];
       const int64_t rows = one.output[2], columns = one.output[3];

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_cases import needs_engine
+from masks_in_c import EXAMPLE, ROOT, STRICT, read_pgm, write_ppm
 
 from codtdq.runtime import Runtime, include_dir, library_path
 
 pytestmark = needs_engine
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "c" / "mask.c"
-STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 
 
 def compiler():
@@ -22,18 +20,6 @@ def compiler():
         if shutil.which(name):
             return name
     pytest.skip("no C compiler is installed")
-
-
-def write_ppm(path, image):
-    height, width = image.shape[:2]
-    path.write_bytes(b"P6\n# a comment\n%d %d\n255\n" % (width, height) + image.tobytes())
-
-
-def read_pgm(path):
-    kind, size, _, data = path.read_bytes().split(b"\n", 3)
-    width, height = map(int, size.split())
-    assert kind == b"P5"
-    return np.frombuffer(data, np.uint8).reshape(height, width)
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "cfrn-small --to program --out net.codtdq",
             "small-w4a4 --to program --size 160 160 --size 320 320 --batch 4 --out net.codtdq",
             "escnet-small --method cod-tdq --to onnx --contract portable --out net.onnx",
+            "vit-cod --method cod-tdq --to onnx --contract exact --out net.onnx",
         ],
     )
     parser.add_argument(
@@ -45,9 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--contract",
-        choices=["portable"],
+        choices=["portable", "exact"],
         default="portable",
-        help="of ONNX files: weights in 4 bits, activations float (default portable)",
+        help="of ONNX files: portable leaves activations float, exact quantizes them as the model "
+        "does, in plain operators, and is slower (default portable)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write")
     parser.add_argument(
@@ -80,6 +82,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Open or quantize the model, write the file, and say what is in it."""
+    if args.to == "program" and args.contract != "portable":
+        raise ConfigError(f"--contract {args.contract} is for ONNX files; add --to onnx")
     if args.to == "onnx" and len(args.size) > 1:
         raise ConfigError("an ONNX file has one size; give --size once")
     (_to_onnx if args.to == "onnx" else _to_program)(args, _opened(args))
@@ -119,7 +123,7 @@ def _to_onnx(args: argparse.Namespace, model: nn.Module) -> None:
     from codtdq.exporting.onnx_file import export_onnx
 
     size = tuple(args.size[0]) if args.size else None
-    done = export_onnx(model, args.out, size=size, batch=args.batch)
+    done = export_onnx(model, args.out, contract=args.contract, size=size, batch=args.batch)
     if args.json:
         print_json({**done.to_dict(), "command": command_of(args)})
         return

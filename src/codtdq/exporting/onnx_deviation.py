@@ -25,20 +25,23 @@ class Deviation:
 
     images: int
     from_quantized: float  # to the masks of the model as it is, with quantized activations
-    from_float: float  # to those of its weights with float activations: what the file computes
+    # to those of its weights with float activations, where that is what the file computes
+    from_float: float | None
 
     def __str__(self) -> str:
+        masks = f"masks of ONNX Runtime on {self.images} synthetic scenes: mean difference"
+        if self.from_float is None:
+            return f"{masks} {self.from_quantized:.1e} to the model's own"
         return (
-            f"masks of ONNX Runtime on {self.images} synthetic scenes: mean difference "
-            f"{self.from_float:.1e} to these weights under float activations, "
+            f"{masks} {self.from_float:.1e} to these weights under float activations, "
             f"{self.from_quantized:.1e} to the model with quantized ones"
         )
 
 
-def measure_deviation(path: Path, model: nn.Module, plain: nn.Module) -> Deviation | None:
+def measure_deviation(path: Path, model: nn.Module, plain: nn.Module | None) -> Deviation | None:
     """Compare masks; None where ONNX Runtime is not installed, or the input is not square.
 
-    plain: the twin of the model that was exported.
+    plain: the twin with float activations that was exported, if it was.
     """
     try:
         import onnxruntime
@@ -53,7 +56,8 @@ def measure_deviation(path: Path, model: nn.Module, plain: nn.Module) -> Deviati
         return None
     info = info_of(model, int(shape[2]))
     scenes = CamoSynth(TEST_SPLITS[0], limit=IMAGES)
-    gaps = np.zeros(2)
+    others = [model] if plain is None else [model, plain]
+    gaps = np.zeros(len(others))
     for index in range(IMAGES):
         image = scenes[index].image
         x = to_input(image, int(shape[2]), info.mean, info.std).unsqueeze(0)
@@ -61,8 +65,8 @@ def measure_deviation(path: Path, model: nn.Module, plain: nn.Module) -> Deviati
         found = torch.from_numpy(session.run(None, {given.name: x.numpy()})[0])
         masks: list[Any] = [
             to_mask(logits[0], image.shape[:2], info.postprocess)
-            for logits in (found, mask_logits(model, info, x), mask_logits(plain, info, x))
+            for logits in (found, *(mask_logits(other, info, x) for other in others))
         ]
-        ours = [np.abs(masks[0].astype(float) - other).mean() / 255 for other in masks[1:]]
-        gaps += ours
-    return Deviation(IMAGES, *(float(one) / IMAGES for one in gaps))
+        gaps += [np.abs(masks[0].astype(float) - other).mean() / 255 for other in masks[1:]]
+    mean = [float(one) / IMAGES for one in gaps]
+    return Deviation(IMAGES, mean[0], None if plain is None else mean[1])

@@ -1,12 +1,13 @@
 """`codtdq export --to onnx`: the network for other runtimes, its weights in 4 bits.
 
-The contract `portable` keeps the quantized weights, as codes with a scale for each block
-(`DequantizeLinear` of opset 21), and leaves activations float: what stock runtimes compute well.
+Both contracts keep the quantized weights as codes (`DequantizeLinear` of opset 21). `portable`
+leaves activations float: what stock runtimes compute well. `exact` computes codes of activations
+and whole sums as the model does, in plain operators.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from codtdq._version import __version__
-from codtdq.engine import use_backend
 from codtdq.environment import install_hint
-from codtdq.errors import UnsupportedError
+from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.predict import info_of
 from codtdq.exporting.onnx_deviation import Deviation, measure_deviation
-from codtdq.exporting.onnx_weights import StoredWeight, stored_weight
+from codtdq.exporting.onnx_twins import exact_twin, float_twin
+from codtdq.exporting.onnx_weights import StoredWeight
 from codtdq.io import atomic_path
 from codtdq.models.registry import ModelInfo
+from codtdq.numerics.acceleration import plain
 from codtdq.operators import quant_operators
-from codtdq.operators.quantized import OPERATORS
 from codtdq.operators.record import is_quantized, record_of
 
 OPSET = 21  # the first with 4-bit types and blocks
 INPUT, OUTPUT = "image", "logits"
-FLOATS = {quant: plain for plain, quant in OPERATORS.items()}
+TWINS = {"portable": float_twin, "exact": exact_twin}  # contracts
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ExportedOnnx:
     method: str
     contract: str
     packed: int  # operators whose weights are stored as codes
-    operators: int  # quantized ones
+    operators: int  # quantized ones that the mask depends on
     deviation: Deviation | None  # of its masks; None: not measured
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,12 +56,14 @@ def export_onnx(
     model: nn.Module,
     path: str | Path,
     *,
+    contract: str = "portable",
     size: tuple[int, int] | None = None,
     batch: int = 1,
     input_size: int | None = None,
 ) -> ExportedOnnx:
-    """Write the mask logits of a model as one ONNX file, under the contract `portable`.
+    """Write the mask logits of a model as one ONNX file.
 
+    contract: `portable`, or `exact`.
     size: (height, width) of the input; by default the model's own.
     """
     _check_installed()
@@ -69,18 +72,21 @@ def export_onnx(
     info = info_of(model, input_size)
     size = size or (info.input_size, info.input_size)
     info.check_size(*size)
-    plain, weights = _float_twin(model)
-    document = _exported(plain, info, torch.zeros(batch, 3, *size))
-    left = _exchange(document, weights)
-    if left:
-        raise UnsupportedError(
-            f"{len(left)} weights are not in the graph under their names, e.g. {sorted(left)[0]}"
-        )
+    if contract not in TWINS:
+        raise ConfigError(f"contract {contract!r}; accepted: {', '.join(TWINS)}")
+    if contract == "exact" and not quant_operators(model):
+        raise UnsupportedError(f"{info.name} is not quantized; use --contract portable")
+    twin, weights = TWINS[contract](model)
+    document = _exported(twin, info, torch.zeros(batch, 3, *size))
+    packed = _exchange(document, weights)
+    if weights and not packed:
+        raise UnsupportedError("no weight is in the graph under its name")
+    unread = len(weights) - packed  # of operators that no mask depends on
     method = record_of(model).name if is_quantized(model) else "float32"
     texts = {
         "model": info.name,
         "method": method,
-        "contract": "portable",
+        "contract": contract,
         "codtdq": __version__,
         "postprocess": info.postprocess,
         "mean": " ".join(map(str, info.mean)),
@@ -91,17 +97,16 @@ def export_onnx(
     onnx.checker.check_model(document)
     with atomic_path(path) as temporary:
         temporary.write_bytes(document.SerializeToString())
-    floats = sum(one.numel() for one in plain.parameters()) * 4
     return ExportedOnnx(
         Path(path),
         Path(path).stat().st_size,
-        floats,
+        4 * _parameter_count(model),
         info.name,
         method,
-        "portable",
-        len(weights),
-        len(quant_operators(model)),
-        measure_deviation(Path(path), model, plain),
+        contract,
+        packed,
+        len(quant_operators(model)) - unread,
+        measure_deviation(Path(path), model, twin if contract == "portable" else None),
     )
 
 
@@ -116,6 +121,13 @@ def _check_installed() -> None:
         ) from error
 
 
+def _parameter_count(model: nn.Module) -> int:
+    """Of the model in float32."""
+    quantized = quant_operators(model).values()
+    weights = sum(math.prod(one.weight_scheme.shape) for one in quantized)
+    return weights + sum(one.numel() for one in model.parameters())
+
+
 class _Mask(nn.Module):
     """The network with its mask alone."""
 
@@ -127,28 +139,8 @@ class _Mask(nn.Module):
         return self._pick(self.network(image))
 
 
-def _float_twin(model: nn.Module) -> tuple[nn.Module, dict[str, StoredWeight]]:
-    """A copy with plain operators that hold W_hat, and how each such weight is stored."""
-    twin = copy.deepcopy(model)
-    if quant_operators(twin):
-        use_backend(twin, "reference")
-    weights = {}
-    for name, operator in quant_operators(twin).items():
-        stored = stored_weight(f"network.{name}.weight", operator)
-        if stored is not None:
-            weights[stored.name] = stored
-        values = operator.weight.detach().float().contiguous()
-        bias = operator._parameters.get("bias")
-        operator.__class__ = FLOATS[type(operator)]  # type: ignore[assignment]
-        for part in ("weight_cache", "input_scheme", "weight_scheme"):
-            operator._buffers.pop(part, None)
-            operator._modules.pop(part, None)
-        operator._parameters = {"weight": nn.Parameter(values, requires_grad=False), "bias": bias}
-    return twin.eval(), weights
-
-
 def _exported(model: nn.Module, info: ModelInfo, example: Tensor) -> Any:
-    with torch.no_grad():
+    with torch.no_grad(), plain():  # kernels of ours are no part of a graph
         made = torch.onnx.export(
             _Mask(model, info).eval(),
             (example,),
@@ -172,17 +164,17 @@ def _strip(document: Any) -> None:
         del one.metadata_props[:]
 
 
-def _exchange(document: Any, weights: dict[str, StoredWeight]) -> set[str]:
-    """Put codes and scales in the place of float weights; returns the names that were not found."""
+def _exchange(document: Any, weights: dict[str, StoredWeight]) -> int:
+    """Put codes and scales in the place of float weights; returns how many the graph reads."""
     graph = document.graph
-    kept = [one for one in graph.initializer if one.name not in weights]
-    left = set(weights) - {one.name for one in graph.initializer}
-    nodes = [node for name in weights if name not in left for node in weights[name].nodes]
-    nodes += list(graph.node)
+    read = {name for node in graph.node for name in node.input}
+    # what a scheme holds beside what its operator reads is no part of the graph
+    kept = [one for one in graph.initializer if one.name in read and one.name not in weights]
+    found = [weights[one.name] for one in graph.initializer if one.name in read & weights.keys()]
+    nodes = [node for stored in found for node in stored.nodes] + list(graph.node)
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.initializer.extend(kept)
-    for name, stored in weights.items():
-        if name not in left:
-            graph.initializer.extend(stored.initializers)
-    return left
+    for stored in found:
+        graph.initializer.extend(stored.initializers)
+    return len(found)

@@ -11,37 +11,70 @@ from codtdq.numerics.packing import pack
 from codtdq.operators.quantized import QuantOperator
 from codtdq.schemes.lowered import LoweredWeight, Unlowered
 
-LEAST_BLOCK = 16  # that runtimes take
-
 
 class StoredWeight:
-    """Nodes and initializers that compute a weight under its own name."""
+    """Nodes and initializers that compute a weight under its own name.
 
-    def __init__(self, name: str, weight: LoweredWeight, shape: tuple[int, ...]) -> None:
+    whole: the whole numbers p r [O, taps, I] instead of W_hat, in its own shape.
+    """
+
+    def __init__(
+        self, name: str, weight: LoweredWeight, shape: tuple[int, ...], *, whole: bool = False
+    ) -> None:
         self.name, self.shape, self.linear = name, shape, len(shape) == 2
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         outputs, taps, inputs = weight.codes.shape
         codes, factor = weight.codes.numpy(), weight.factor.numpy()
-        group = weight.group if weight.multiplier is not None else None
+        turned = False
         if weight.multiplier is None:
             rows = codes.reshape(outputs, taps * inputs)
-            scale = self._constant("scale", factor)
+            scale = self._constant("scale", np.ones((), np.float32) if whole else factor)
             self._dequantize(rows, scale, weight.bits, axis=0, block=0)
         else:
             rows = codes.reshape(outputs * taps, inputs)
             p = weight.multiplier.reshape(outputs * taps, -1).numpy()
-            block = min(group or inputs, inputs)
             each = np.repeat(factor, taps)[:, None]
-            if self.linear:
+            block = min(weight.group or inputs, inputs)
+            uneven = inputs % block > 0  # blocks that not every runtime takes
+            if block == inputs:  # a multiplier for each row
+                block, p, each = 0, p[:, 0], each[:, 0]
+            turned = self.linear and block > 0 and not uneven
+            if turned:
                 rows, p, each = rows.T, p.T, each.T
-            whole = self._constant("multiplier", np.ascontiguousarray(p))
-            scale = self._node("Mul", [self._cast(whole), self._constant("factor", each)], "scale")
-            self._dequantize(rows, scale, weight.bits, axis=0 if self.linear else 1, block=block)
-        self._restore(taps, turned=self.linear and weight.multiplier is not None)
+            scale = self._cast(self._constant("multiplier", np.ascontiguousarray(p)))
+            if not whole:
+                scale = self._node("Mul", [scale, self._constant("factor", each)], "scale")
+            if uneven:
+                self._spread(rows, scale, weight.bits, np.arange(inputs) // block)
+            else:
+                axis = 1 if block and not turned else 0
+                self._dequantize(rows, scale, weight.bits, axis=axis, block=block)
+        if whole:
+            sizes = self._constant("sizes", np.array(shape, np.int64))
+            self._node("Reshape", [f"{name}.rows", sizes], "")
+        else:
+            self._restore(turned=turned)
+
+    def _spread(
+        self, codes: NDArray[np.int8], scale: str, bits: int, block_of: NDArray[np.int64]
+    ) -> None:
+        """Codes [R, I] times scales [R, K], of the block that each input lies in."""
+        one = self._constant("one", np.ones((), np.float32))
+        self._dequantize(codes, one, bits, axis=0, block=0, part="rows.codes")
+        index = self._constant("blocks", block_of.astype(np.int64))
+        each = self._node("Gather", [scale, index], "scale.each", axis=1)
+        self._node("Mul", [f"{self.name}.rows.codes", each], "rows")
 
     def _dequantize(
-        self, codes: NDArray[np.int8], scale: str, bits: int, *, axis: int, block: int
+        self,
+        codes: NDArray[np.int8],
+        scale: str,
+        bits: int,
+        *,
+        axis: int,
+        block: int,
+        part: str = "rows",
     ) -> None:
         from onnx import TensorProto, helper
 
@@ -56,9 +89,9 @@ class StoredWeight:
         name = f"{self.name}.codes"
         self.initializers.append(helper.make_tensor(name, kind, codes.shape, data, raw=True))
         settings = {"axis": axis} | ({"block_size": block} if block else {})
-        self._node("DequantizeLinear", [name, scale], "rows", **settings)
+        self._node("DequantizeLinear", [name, scale], part, **settings)
 
-    def _restore(self, taps: int, *, turned: bool) -> None:
+    def _restore(self, *, turned: bool) -> None:
         """From rows to the shape that the graph expects."""
         from onnx import helper
 
@@ -95,13 +128,13 @@ class StoredWeight:
 
 
 def stored_weight(name: str, operator: QuantOperator) -> StoredWeight | None:
-    """How the weight of an operator is stored; None: as float32."""
+    """How W_hat of an operator is stored; None: as float32."""
     lowered = operator.weight_scheme.lower()
     if isinstance(lowered, Unlowered):
         return None
-    if lowered.multiplier is not None:
-        inputs = lowered.codes.shape[2]
-        group = min(lowered.group or inputs, inputs)
-        if group < LEAST_BLOCK:
-            return None
     return StoredWeight(name, lowered, tuple(operator.weight_scheme.shape))
+
+
+def stored_whole_weight(name: str, lowered: LoweredWeight) -> StoredWeight:
+    """How whole weights [O, taps, I] are stored."""
+    return StoredWeight(name, lowered, tuple(lowered.codes.shape), whole=True)

@@ -17,6 +17,7 @@ NaN or an infinity, its unit is NaN and its bytes are zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -94,10 +95,19 @@ def scaled(sums: Tensor, unit: Tensor, factor: Tensor, bias: Tensor | None) -> T
     return y if bias is None else y + bias
 
 
-def linear(x: Carried, weight: Tensor, factor: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Output rows [N, O] of whole weights [O, 1, C]."""
+def linear(
+    x: Carried,
+    weight: Tensor,
+    factor: Tensor,
+    bias: Tensor | None = None,
+    *,
+    cuts: Sequence[int] = (),
+) -> Tensor:
+    """Output rows [N, O] of whole weights [O, 1, C]; cuts: as in `exact_cuts`."""
     weight = _exact(doubled(x, weight))[:, 0]
-    return scaled(x.values.to(weight.dtype) @ weight.t(), row_units(x), factor, bias)
+    values = x.values.to(weight.dtype)
+    parts = [values[:, a:b] @ weight[:, a:b].t() for a, b in _spans_of(weight.shape[1], cuts)]
+    return scaled(_whole_sum(parts), row_units(x), factor, bias)
 
 
 def convolution(
@@ -113,21 +123,29 @@ def convolution(
     mode: str = "constant",
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
+    cuts: Sequence[int] = (),
 ) -> tuple[Tensor, tuple[int, int]]:
     """Output rows [B OH OW, O] of carriers on maps (B, H, W), and (OH, OW).
 
     weight: whole [O, taps, C / groups]. pads: left, right, top, bottom, with carrier 0 unless
     `mode` says otherwise. All pixels of an image share a unit, or all of a channel where channels
-    do not mix; under a kernel of one tap each pixel may have its own.
+    do not mix; under a kernel of one tap each pixel may have its own. cuts: as in `exact_cuts`.
     """
     batch, height, width = maps
     weight = _exact(doubled(x, weight))
-    assert not x.doubled or groups == 1
+    assert groups == 1 or not (x.doubled or cuts)
     planes = x.values.to(weight.dtype).reshape(batch, height, width, -1).permute(0, 3, 1, 2)
     if any(pads):
         planes = F.pad(planes, pads, mode)
     kernels = weight.unflatten(1, kernel).permute(0, 3, 1, 2)
-    sums = F.conv2d(planes, kernels, None, stride, 0, dilation, groups)
+    # without cuts all planes go in, those of every group
+    spans = _spans_of(kernels.shape[1], cuts) if cuts else [(0, planes.shape[1])]
+    sums = _whole_sum(
+        [
+            F.conv2d(planes[:, a:b], kernels[:, a:b], None, stride, 0, dilation, groups)
+            for a, b in spans
+        ]
+    )
     out = (sums.shape[2], sums.shape[3])
     rows = sums.permute(0, 2, 3, 1).reshape(-1, weight.shape[0])
     if x.unit.shape[0] == batch:  # of whole images
@@ -162,6 +180,40 @@ def exact_dtype(weight: Tensor) -> torch.dtype:
     largest = weight.abs().flatten(1).sum(1).max() if weight.numel() else 0
     # values of two bytes are twice as large
     return torch.float32 if 2 * LARGEST * int(largest) <= EXACT_FLOAT else torch.float64
+
+
+def exact_cuts(weight: Tensor) -> list[int]:
+    """Inputs at which sums under whole weights [O, T, I] are cut to be exact in float32 alone.
+
+    For runtimes that multiply no float64. Parts are as long as they may be; their sums are added
+    as whole numbers.
+    """
+    check_length(weight.shape[1] * weight.shape[2])
+    most = EXACT_FLOAT // LARGEST
+    sums = weight.abs().sum(1).long().cumsum(1)  # [O, I]
+    if weight.numel() and int(weight.abs().sum(1).max()) > most:
+        raise ConfigError(f"kernels of {weight.shape[1]} taps; sums in float32 are not exact")
+    cuts: list[int] = []
+    if not weight.numel() or int(sums[:, -1].max()) <= most:
+        return cuts
+    begin = torch.zeros_like(sums[:, :1])
+    for place in range(1, weight.shape[2]):
+        if int((sums[:, place : place + 1] - begin).max()) > most:
+            cuts.append(place)
+            begin = sums[:, place - 1 : place]
+    return cuts
+
+
+def _spans_of(length: int, cuts: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip([0, *cuts], [*cuts, length]))
+
+
+def _whole_sum(parts: list[Tensor]) -> Tensor:
+    """The sum of exact parts; of several as whole numbers, for which a float may be too short."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.to(torch.int32) + part.to(torch.int32)
+    return total
 
 
 def _exact(weight: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ class WholeWeight(NamedTuple):
 
     values: Tensor  # [O, T, I], in a float type in which sums are exact
     factor: Tensor  # [O]
+    cuts: tuple[int, ...] = ()  # inputs at which sums are cut, to be exact (`carrier.exact_cuts`)
 
 
 def whole_weight(scheme: WeightScheme) -> WholeWeight | None:
@@ -34,7 +35,8 @@ def carried_product(
 ) -> Tensor:
     """What an operator gives for the carriers of an input of this shape."""
     if isinstance(operator, nn.Linear):
-        return carrier.linear(x, weight.values, weight.factor, bias).reshape(*shape[:-1], -1)
+        y = carrier.linear(x, weight.values, weight.factor, bias, cuts=weight.cuts)
+        return y.reshape(*shape[:-1], -1)
     flat = isinstance(operator, nn.Conv1d)
     pads = operator._reversed_padding_repeated_twice  # left, right, top, bottom
     if flat:
@@ -54,6 +56,7 @@ def carried_product(
         mode=mode,
         dilation=one(operator.dilation),
         groups=operator.groups,
+        cuts=weight.cuts,
     )
     y = y.reshape(shape[0], *out, -1).permute(0, 3, 1, 2)
     return y.squeeze(2) if flat else y

@@ -1,8 +1,7 @@
 """One instruction alone, over tensors of any strides."""
 
-from ctypes import c_void_p
-
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.program_interface import Memory
 from codtdq.engine.program.encoding import Arrays
 from codtdq.engine.program.layout import Buffer, Place, Space, Type
 
@@ -37,10 +36,9 @@ def run(make, written, *read, threads=1):
     code, handle, _ = arrays.build(engine)
     if code:
         return code
-    given = (c_void_p * max(len(inputs), 1))(*(one.data_ptr() for one in inputs))
-    library.check(
-        engine.cod_program_run(handle, given, (c_void_p * 1)(written.data_ptr()), threads)
-    )
+    given = (Memory * max(len(inputs), 1))(*((one.data_ptr(), _extent(one)) for one in inputs))
+    made = (Memory * 1)((written.data_ptr(), _extent(written)))
+    library.check(engine.cod_program_run(handle, given, len(inputs), made, 1, threads))
     engine.cod_program_free(handle)
     return 0
 

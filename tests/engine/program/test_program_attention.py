@@ -16,7 +16,7 @@ pytestmark = needs_engine
 
 
 # Largest errors of outputs of size 1 under scores of up to 25. Eight bits of a query leave such a
-# score an error of a tenth; from `rounded`, which rounds likewise, a code may differ here and there.
+# score an error of a tenth; from `rounded`, which rounds likewise, a code may differ.
 BOUNDS = {"float32": 2e-5, "int8": 2.5e-1}
 FROM_TWIN = 3e-2
 PRODUCTS = pytest.mark.parametrize("products", BOUNDS)

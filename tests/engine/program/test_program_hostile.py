@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from ctypes import c_int64
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from codtdq.engine import cpu
 from codtdq.engine.cpu import library
 from codtdq.engine.program.program import Program
 
+BAD_ARGUMENT = 1
 pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="no native engine")
 
 MUTATIONS = """
@@ -119,3 +121,33 @@ def test_tables_out_of_range_are_refused():
     assert program.arrays.build(library.engine())[0] == 1
     table[2] = -2
     assert program.arrays.build(library.engine())[0] == 1
+
+
+def test_buffers_of_a_run_are_counted_and_measured():
+    """What is too short, missing or too much is refused before anything is written."""
+    program = Program(lambda x: (torch.relu(x), x + 1.0), (torch.ones(2, 3),))
+    engine, handle = library.engine(), program._handle
+    results, (given, inputs, made, outputs) = program._prepare((torch.ones(2, 3),))
+    for one in results:
+        one.fill_(7.0)
+    spent = (c_int64 * len(program.kinds))()
+
+    def refused(*words, count=len(program.kinds)):
+        ran = engine.cod_program_run(handle, *words, 1)
+        timed = engine.cod_program_profile(handle, *words, 1, spent, count)
+        return (ran, timed) == (BAD_ARGUMENT, BAD_ARGUMENT)
+
+    assert refused(given, inputs - 1, made, outputs) and refused(given, inputs, made, outputs + 1)
+    assert refused(None, inputs, made, outputs) and refused(given, inputs, None, outputs)
+    for group in (given, made):
+        group[0].bytes -= 1
+        assert refused(given, inputs, made, outputs)
+        group[0].bytes += 1
+        kept, group[0].data = group[0].data, None
+        assert refused(given, inputs, made, outputs)
+        group[0].data = kept
+    short = (given, inputs, made, outputs, 1, spent, len(program.kinds) - 1)
+    assert engine.cod_program_profile(handle, *short) == BAD_ARGUMENT
+    assert all(bool((one == 7.0).all()) for one in results)
+    assert engine.cod_program_run(handle, given, inputs, made, outputs, 1) == 0
+    assert bool((results[0] == 1.0).all()) and bool((results[1] == 2.0).all())

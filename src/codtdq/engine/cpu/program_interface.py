@@ -29,7 +29,7 @@ class Record(Structure):
 
 
 class Memory(Structure):
-    """cod_buffer."""
+    """cod_buffer and cod_result."""
 
     _fields_ = [("data", c_void_p), ("bytes", c_int64)]
 
@@ -56,9 +56,9 @@ def declare(library: Any) -> None:
     """Tell ctypes the functions of programs."""
     library.cod_program_build.argtypes = [POINTER(Code), POINTER(c_void_p), POINTER(c_int64)]
     library.cod_program_free.restype, library.cod_program_free.argtypes = None, [c_void_p]
-    run = [c_void_p, POINTER(c_void_p), POINTER(c_void_p), c_int32]
+    run = [c_void_p, POINTER(Memory), c_int64, POINTER(Memory), c_int64, c_int32]
     library.cod_program_run.argtypes = run
-    library.cod_program_profile.argtypes = [*run, POINTER(c_int64)]
+    library.cod_program_profile.argtypes = [*run, POINTER(c_int64), c_int64]
     library.cod_program_kind.restype, library.cod_program_kind.argtypes = c_char_p, [c_int32]
     library.cod_float_packed.restype = c_int64
     library.cod_float_packed.argtypes = [c_int64, c_int64]

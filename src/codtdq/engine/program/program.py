@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from ctypes import c_int64, c_void_p
+from ctypes import c_int64
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
 from codtdq.engine.cpu import library
+from codtdq.engine.cpu.program_interface import Memory
 from codtdq.engine.program import (
     rules_elementwise,
     rules_maps,
@@ -117,14 +118,16 @@ class Program:
             spent = (c_int64 * max(len(self.kinds), 1))()
             self._finish(
                 library.engine().cod_program_profile(
-                    self._handle, *arrays, wanted_threads(), spent
+                    self._handle, *arrays, wanted_threads(), spent, len(self.kinds)
                 ),
                 results,
             )
             best = [min(known, new / 1e6) for known, new in zip(best, spent)]
         return best
 
-    def _prepare(self, inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], tuple[Any, Any]]:
+    def _prepare(
+        self, inputs: tuple[Tensor, ...]
+    ) -> tuple[list[Tensor], tuple[Any, int, Any, int]]:
         if [tuple(one.shape) for one in inputs] != self._shapes:
             given = ", ".join(str(tuple(one.shape)) for one in inputs)
             raise UnsupportedError(
@@ -133,13 +136,8 @@ class Program:
         _check(inputs)
         dense = [one.detach().contiguous() for one in inputs]
         results = [torch.empty(shape) for shape in self._results]
-        pointers = (
-            (c_void_p * max(len(dense), 1))(*(one.data_ptr() for one in dense)),
-            (c_void_p * max(len(results), 1))(*(one.data_ptr() for one in results)),
-        )
-        for array, group in zip(pointers, (dense, results)):
-            array.kept = group  # type: ignore[attr-defined]
-        return results, pointers
+        given, made = _memories(dense), _memories(results)
+        return results, (given, len(dense), made, len(results))
 
     def _finish(self, code: int, results: list[Tensor]) -> Any:
         if code == 3:
@@ -182,6 +180,14 @@ def _check(inputs: tuple[Any, ...]) -> None:
         plain = isinstance(one, Tensor) and one.dtype is torch.float32
         if not plain or one.device.type != "cpu" or not one.numel():
             raise NotCapturable("programs take float32 tensors on the CPU that are not empty")
+
+
+def _memories(tensors: list[Tensor]) -> Any:
+    """Tensors without gaps as buffers of the engine, which keep them alive."""
+    sizes = [(one.data_ptr(), one.numel() * one.element_size()) for one in tensors]
+    found: Any = (Memory * max(len(sizes), 1))(*sizes)
+    found.kept = tensors
+    return found
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -280,9 +280,14 @@ typedef struct {
 } cod_instruction;
 
 typedef struct {
-  const void *data; /* constants: read by every run; inputs and outputs: NULL */
+  const void *data; /* constants and inputs of a run; of inputs and outputs of code: NULL */
   int64_t bytes;
 } cod_buffer;
+
+typedef struct {
+  void *data;
+  int64_t bytes;
+} cod_result;
 
 typedef struct {
   const cod_instruction *instructions;
@@ -300,11 +305,15 @@ typedef struct {
  * set that was in use, and may run in several threads at once. */
 COD_API int32_t cod_program_build(const cod_program_code *code, void **program, int64_t *wrong);
 COD_API void cod_program_free(void *program);
-COD_API int32_t cod_program_run(const void *program, const void *const *inputs,
-                                void *const *outputs, int32_t threads);
-/* The same, and nanoseconds of each instruction. */
-COD_API int32_t cod_program_profile(const void *program, const void *const *inputs,
-                                    void *const *outputs, int32_t threads, int64_t *nanoseconds);
+/* COD_BAD_ARGUMENT, before anything is read or written: not as many buffers as the code has, or one
+ * that is shorter than there. */
+COD_API int32_t cod_program_run(const void *program, const cod_buffer *inputs, int64_t input_count,
+                                const cod_result *outputs, int64_t output_count, int32_t threads);
+/* The same, and nanoseconds of each instruction, of which there are `instruction_count`. */
+COD_API int32_t cod_program_profile(const void *program, const cod_buffer *inputs,
+                                    int64_t input_count, const cod_result *outputs,
+                                    int64_t output_count, int32_t threads, int64_t *nanoseconds,
+                                    int64_t instruction_count);
 COD_API const char *cod_program_kind(int32_t kind); /* its name, or NULL */
 
 /* Float weights [depth, outputs] at any strides, in panels for the set in use: how many floats they

@@ -64,6 +64,8 @@ class Program {
       if (code.constants[i].bytes && !code.constants[i].data) return COD_BAD_ARGUMENT;
       constants_.push_back(static_cast<const uint8_t *>(code.constants[i].data));
     }
+    for (int64_t i = 0; i < code.input_count; i++) input_bytes_.push_back(code.inputs[i].bytes);
+    for (int64_t i = 0; i < code.output_count; i++) output_bytes_.push_back(code.outputs[i].bytes);
     set_ = &kernels();
     arena_bytes_ = code.arena_bytes;
     operands_.assign(code.operands, code.operands + code.operand_count);
@@ -76,14 +78,27 @@ class Program {
     return COD_OK;
   }
 
-  int32_t run(const void *const *inputs, void *const *outputs, int threads,
+  // Whether these buffers are those that the code was checked against, or longer.
+  bool takes(const cod_buffer *inputs, int64_t input_count, const cod_result *outputs,
+             int64_t output_count) const {
+    return long_enough(inputs, input_count, input_bytes_) &&
+           long_enough(outputs, output_count, output_bytes_);
+  }
+  int64_t instruction_count() const { return (int64_t)instructions_.size(); }
+
+  int32_t run(const cod_buffer *given, const cod_result *made, int threads,
               int64_t *nanoseconds) const {
     if (set_ != &kernels()) return COD_NO_KERNEL;  // packed for another instruction set
+    std::vector<const uint8_t *> inputs;
+    std::vector<uint8_t *> outputs;
+    for (size_t i = 0; i < input_bytes_.size(); i++)
+      inputs.push_back(static_cast<const uint8_t *>(given[i].data));
+    for (size_t i = 0; i < output_bytes_.size(); i++)
+      outputs.push_back(static_cast<uint8_t *>(made[i].data));
     Arena *arena = take();
     if (!arena) return COD_NO_MEMORY;
-    const cod::Run run{arena->data, constants_.data(),
-                       reinterpret_cast<const uint8_t *const *>(inputs),
-                       reinterpret_cast<uint8_t *const *>(outputs), threads < 1 ? 1 : threads};
+    const cod::Run run{arena->data, constants_.data(), inputs.data(), outputs.data(),
+                       threads < 1 ? 1 : threads};
     int32_t result = COD_OK;
     for (size_t i = 0; i < instructions_.size() && result == COD_OK; i++) {
       const auto start = std::chrono::steady_clock::now();
@@ -112,6 +127,14 @@ class Program {
     uint8_t *data;
     Arena *next = nullptr;
   };
+
+  template <typename Buffer>
+  static bool long_enough(const Buffer *given, int64_t count, const std::vector<int64_t> &bytes) {
+    if (count != (int64_t)bytes.size() || (count && !given)) return false;
+    for (int64_t i = 0; i < count; i++)
+      if (given[i].bytes < bytes[(size_t)i] || (bytes[(size_t)i] && !given[i].data)) return false;
+    return true;
+  }
 
   bool add(const cod_program_code &code, const cod_instruction &given) {
     const Kind *kind = kind_of(given.kind);
@@ -185,6 +208,7 @@ class Program {
   std::vector<int64_t> ints_;
   std::vector<double> floats_;
   std::vector<const uint8_t *> constants_;
+  std::vector<int64_t> input_bytes_, output_bytes_;
   std::vector<Instruction> instructions_;
   std::vector<const Kind *> kinds_;
   int64_t arena_bytes_ = 0;
@@ -212,16 +236,20 @@ int32_t cod_program_build(const cod_program_code *code, void **program, int64_t 
 
 void cod_program_free(void *program) { delete static_cast<cod::Program *>(program); }
 
-int32_t cod_program_run(const void *program, const void *const *inputs, void *const *outputs,
-                        int32_t threads) {
-  return cod_program_profile(program, inputs, outputs, threads, nullptr);
+int32_t cod_program_run(const void *program, const cod_buffer *inputs, int64_t input_count,
+                        const cod_result *outputs, int64_t output_count, int32_t threads) {
+  return cod_program_profile(program, inputs, input_count, outputs, output_count, threads, nullptr,
+                             0);
 }
 
-int32_t cod_program_profile(const void *program, const void *const *inputs, void *const *outputs,
-                            int32_t threads, int64_t *nanoseconds) {
-  if (!program) return COD_BAD_ARGUMENT;
+int32_t cod_program_profile(const void *program, const cod_buffer *inputs, int64_t input_count,
+                            const cod_result *outputs, int64_t output_count, int32_t threads,
+                            int64_t *nanoseconds, int64_t instruction_count) {
+  const auto *known = static_cast<const cod::Program *>(program);
+  if (!known || !known->takes(inputs, input_count, outputs, output_count)) return COD_BAD_ARGUMENT;
+  if (nanoseconds && instruction_count < known->instruction_count()) return COD_BAD_ARGUMENT;
   try {
-    return static_cast<const cod::Program *>(program)->run(inputs, outputs, threads, nanoseconds);
+    return known->run(inputs, outputs, threads, nanoseconds);
   } catch (const std::bad_alloc &) {
     return COD_NO_MEMORY;
   }

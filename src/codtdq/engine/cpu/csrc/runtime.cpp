@@ -83,9 +83,9 @@ const cod::ProgramFile::One *find(const codtdq_network *network, int64_t program
 
 int32_t run(const cod::ProgramFile::One &one, const float *input, float *output, int32_t threads,
             char *error, size_t error_bytes) {
-  const void *inputs[] = {input};
-  void *outputs[] = {output};
-  switch (cod_program_run(one.program.get(), inputs, outputs, threads_for(threads))) {
+  const cod_buffer inputs[] = {{input, one.input_count() * (int64_t)sizeof(float)}};
+  const cod_result outputs[] = {{output, one.output_count() * (int64_t)sizeof(float)}};
+  switch (cod_program_run(one.program.get(), inputs, 1, outputs, 1, threads_for(threads))) {
     case COD_OK:
       return CODTDQ_OK;
     case COD_NO_MEMORY:
