@@ -133,15 +133,15 @@ class _InWholeNumbers(QuantOperator):
         return WholeWeight(values, factor, self.cuts)
 
 
-class _WholeLinear(_InWholeNumbers, QuantLinear):
+class _WholeLinear(_InWholeNumbers, QuantLinear):  # type: ignore[override]
     pass
 
 
-class _WholeConv2d(_InWholeNumbers, QuantConv2d):
+class _WholeConv2d(_InWholeNumbers, QuantConv2d):  # type: ignore[override]
     pass
 
 
-class _WholeConv1d(_InWholeNumbers, QuantConv1d):
+class _WholeConv1d(_InWholeNumbers, QuantConv1d):  # type: ignore[override]
     pass
 
 

@@ -184,7 +184,7 @@ def _check(inputs: tuple[Any, ...]) -> None:
 
 def _memories(tensors: list[Tensor]) -> Any:
     """Tensors without gaps as buffers of the engine, which keep them alive."""
-    sizes = [(one.data_ptr(), one.numel() * one.element_size()) for one in tensors]
+    sizes = [Memory(one.data_ptr(), one.numel() * one.element_size()) for one in tensors]
     found: Any = (Memory * max(len(sizes), 1))(*sizes)
     found.kept = tensors
     return found
