@@ -106,7 +106,7 @@ def linear(
     """Output rows [N, O] of whole weights [O, 1, C]; cuts: as in `exact_cuts`."""
     weight = _exact(doubled(x, weight))[:, 0]
     values = x.values.to(weight.dtype)
-    parts = [values[:, a:b] @ weight[:, a:b].t() for a, b in _spans_of(weight.shape[1], cuts)]
+    parts = [a @ b.t() for a, b in _cut(values, weight, cuts)]
     return scaled(_whole_sum(parts), row_units(x), factor, bias)
 
 
@@ -138,14 +138,8 @@ def convolution(
     if any(pads):
         planes = F.pad(planes, pads, mode)
     kernels = weight.unflatten(1, kernel).permute(0, 3, 1, 2)
-    # without cuts all planes go in, those of every group
-    spans = _spans_of(kernels.shape[1], cuts) if cuts else [(0, planes.shape[1])]
-    sums = _whole_sum(
-        [
-            F.conv2d(planes[:, a:b], kernels[:, a:b], None, stride, 0, dilation, groups)
-            for a, b in spans
-        ]
-    )
+    parts = _cut(planes, kernels, cuts)
+    sums = _whole_sum([F.conv2d(a, b, None, stride, 0, dilation, groups) for a, b in parts])
     out = (sums.shape[2], sums.shape[3])
     rows = sums.permute(0, 2, 3, 1).reshape(-1, weight.shape[0])
     if x.unit.shape[0] == batch:  # of whole images
@@ -204,8 +198,11 @@ def exact_cuts(weight: Tensor) -> list[int]:
     return cuts
 
 
-def _spans_of(length: int, cuts: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip([0, *cuts], [*cuts, length]))
+def _cut(x: Tensor, weight: Tensor, cuts: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Parts of both along axis 1. Without cuts they stay whole: torch refuses what does not fit."""
+    if not cuts:
+        return [(x, weight)]
+    return [(x[:, a:b], weight[:, a:b]) for a, b in zip([0, *cuts], [*cuts, weight.shape[1]])]
 
 
 def _whole_sum(parts: list[Tensor]) -> Tensor:

@@ -28,7 +28,7 @@ def test_data_set_metrics_are_those_of_the_simulation(name, preset):
     1e-6 on the images moves the simulation's own S by up to 4e-3.
     """
     for key, distance in compare(name, preset, 100).items():
-        assert distance < (2e-3 if key == "S" else 3e-3), key  # norms and attention are our own
+        assert distance < 5e-3, key  # norms and attention are our own, attention in 8 bits
 
 
 @pytest.mark.slow

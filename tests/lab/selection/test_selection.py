@@ -381,7 +381,6 @@ def test_the_command_says_whether_the_papers_setting_is_selected(capsys):
         (["--g", "0"], "act_group_size is 0"),
         (["--tau", "-1"], "tau is -1.0"),
         (["--zero-ratio", "2"], "zero_ratio is 2.0"),
-        (["--calibration-images", "0"], "--calibration-images is 0"),
     ],
 )
 def test_wrong_usage_is_one_line_and_writes_nothing(argv, message, tmp_path, capsys):

@@ -194,7 +194,10 @@ def test_the_outline_knows_formats_and_bits_beforehand(default):
     image = torch.zeros_like(BATCHES[0][:1])
     plan, sketch = outline(small_net(), codtdq.config(METHOD), image)
     assert effective_bits(sketch) == default.quant_record.bits
-    assert plan.totals() == default.quant_record.plan.totals()
+    beforehand, afterwards = plan.totals(), default.quant_record.plan.totals()
+    for key in ("buffer_bytes", "packed_bytes"):  # what calibration adds is not known beforehand
+        assert beforehand.pop(key) <= afterwards.pop(key)
+    assert beforehand == afterwards
     operators = quant_operators(default)
     assert [site.name for site in plan] == list(operators) == list(quant_operators(sketch))
     for site in plan:

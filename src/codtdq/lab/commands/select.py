@@ -102,8 +102,6 @@ def run(args: argparse.Namespace) -> None:
     from codtdq.resolve import CALIBRATION_SPLIT, open_config, open_model
 
     count = IMAGES if args.calibration_images is None else args.calibration_images
-    if count < 1:
-        raise ConfigError(f"--calibration-images is {count}; accepted: 1 or more images")
     if args.per_layer and args.score == "paper":
         raise ConfigError("--score paper chooses one setting for all; leave --per-layer out")
     args.base = args.base or BASES[args.score]

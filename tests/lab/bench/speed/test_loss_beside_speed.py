@@ -178,7 +178,6 @@ def test_wrong_wishes_fail_before_anything_is_measured(engine, run, tmp_path, mo
     wrong = {
         "accuracy needs trained weights": ["--untrained", "--accuracy", 2],
         "--dataset does nothing without --accuracy": ["--untrained", "--dataset", "CAMO"],
-        "--data-root does nothing without": ["--untrained", "--data-root", tmp_path],
         "ends in .png or .svg": ["--untrained", "--figure", tmp_path / "x.jpg"],
         "accepted: all, torch, torch-bf16": ["--untrained", "--compare", "tensorrt"],
     }
