@@ -267,7 +267,8 @@ def demo() -> str:
 
 def vit_cod() -> str:
     """The network for photographs: ours in the order of the text, other methods by S."""
-    found = {row["method"]: row for row in rows("vit-cod/results.jsonl")}
+    files = ("vit-cod/results.jsonl", "vit-cod/methods/results.jsonl")
+    found = {row["method"]: row for name in files for row in rows(name)}
     last = ["cod-tdq-plus"]
     others = [name for name in found if name not in VIT_COD_FIRST and name not in last]
     others.sort(key=lambda name: -found[name]["metrics"]["S"])
@@ -279,9 +280,11 @@ def vit_cod() -> str:
         if name in others:
             title = f"{method_info(name).title} (`{name}`)"
         away = row.get("distance")
+        bits = row.get("bits") or {"weight": 32, "activation": 32}
+        wide = " / ".join(f"{bits[kind]:.3g}" for kind in ("weight", "activation"))
         cells = (f"{row['metrics'][key]:.4f}" for key in metrics)
-        lines.append([names.get(name, title), *cells, "-" if away is None else f"{away:.4f}"])
-    return table(["setting", *metrics, "distance"], lines)
+        lines.append([names.get(name, title), wide, *cells, "-" if away is None else f"{away:.4f}"])
+    return table(["setting", "bits W / A", *metrics, "distance"], lines)
 
 
 def vit_cod_tokens() -> str:
