@@ -1,6 +1,7 @@
 """The documentation site: pages have a place, tables are drawn, nothing comes from elsewhere."""
 
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -32,8 +33,13 @@ def test_the_readme_is_short_and_repeats_the_numbers_of_a_page():
     rows = re.findall(r"^\| (FP32|W4A4)[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \|", readme, re.M)
     assert len(rows) == 3
     page = (ROOT / "docs" / "vit-cod.md").read_text(encoding="utf-8")
-    scored = re.findall(r"^\| [^|]+ \| ([\d.]+) \|.*\| ([\d.]+) \| [\d.]+ \|$", page, re.M)
+    scored = re.findall(r"^\| (?:[^|]+ \| ){2}([\d.]+) \|.*\| ([\d.]+) \| [\d.]+ \|$", page, re.M)
     assert {(s, mae) for _, s, mae in rows} <= set(scored)
+    measured = json.loads((ROOT / "results/speed/vit-cod.json").read_text(encoding="utf-8"))["rows"]
+    once = {row["candidate"]: row["wall_ms"]["median"] for row in measured if row["threads"] == 1}
+    told = [int(ms) for ms in re.findall(r"\| (\d+) ms \|$", readme, re.M)]
+    names = ("fp32", "openvino-int8", "openvino-int8-bf16", "cod-tdq-plus")
+    assert told == [round(once[name]) for name in names]
 
 
 def test_arguments_of_docstrings_become_a_list():
