@@ -25,8 +25,8 @@ def compare(name, preset, images):
 )
 def test_data_set_metrics_are_those_of_the_simulation(name, preset):
     """On a hundred images. With 4-bit activations that is too few for escnet-small: there, noise of
-    1e-6 on the images moves the simulation's own S by up to 4e-3. On cfrn-small the engine is off by
-    1.9e-3 in S and 4.0e-3 in F_mean with float attention, by 3.5e-3 and 3.6e-3 with its own.
+    1e-6 on the images moves the simulation's own S by up to 4e-3. On cfrn-small the engine is off
+    by 1.9e-3 in S and 4.0e-3 in F_mean with float attention, by 3.5e-3 and 3.6e-3 with its own.
     """
     for key, distance in compare(name, preset, 100).items():
         assert distance < 5e-3, key  # norms are our own, and attention, in 8 bits
