@@ -13,6 +13,7 @@ from codtdq.engine.cpu.products import Window, float_panels
 from codtdq.engine.program.layout import Place
 from codtdq.engine.program.lowering import Lowering, argument, constant, floats, rows_of, rule
 from codtdq.engine.program.rules_elementwise import optional
+from codtdq.engine.program.tables import digest, split
 from codtdq.engine.program.traced import Node, NotCapturable, Value
 
 FLOAT, INT8 = 0, 1  # COD_ATTENTION_*
@@ -165,16 +166,33 @@ def attention(low: Lowering, node: Node) -> None:
     scale = node.settings.get("scale")
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     q, k, v = (one if one.strides[-1] == 1 else low.copied(one) for one in (q, k, v))
-    bias = None
-    if mask is not None:
-        if isinstance(mask, Tensor) and mask.dtype is torch.bool:
-            given = mask
-            mask = low.constants.pool.get(
-                "mask", (given,), lambda: torch.zeros(given.shape).masked_fill(~given, -math.inf)
-            )
-        bias = low.place(mask)
-        if bias.strides[-1] != 1 and bias.shape[-1] > 1:
-            bias = low.copied(bias)
-        bias = bias.expand((*value.shape[:3], k.shape[2]))
+    tables = [] if mask is None else _tables(low, mask, (*value.shape[:3], k.shape[2]))
     products = INT8 if any(one.name == "quantized" for one in low.nodes) else FLOAT
-    low.emit("attention", [y, q, k, v, bias, None, None], [products], [scale])
+    low.emit(
+        "attention", [y, q, k, v, *tables, *[None] * (3 - len(tables))], [products], [scale]
+    )
+
+
+def _tables(low: Lowering, mask: Tensor | Value, shape: tuple[int, ...]) -> list[Place]:
+    """What is added to scores of a shape: a table, or two that give it."""
+    given = [mask] if isinstance(mask, Value) else _constant_tables(low, mask)
+    places = [low.place(one) for one in given]
+    dense = [
+        one if one.strides[-1] == 1 or one.shape[-1] == 1 else low.copied(one) for one in places
+    ]
+    return [one.expand(shape) for one in dense]
+
+
+def _constant_tables(low: Lowering, mask: Tensor) -> list[Tensor]:
+    """Once for all layers and programs that have the same one: known by what is in it."""
+
+    def make() -> list[Tensor]:
+        if mask.dtype is torch.bool:
+            return [torch.zeros(mask.shape).masked_fill(~mask, -math.inf)]
+        return [_once(low, one) for one in split(mask) or [mask]]
+
+    return low.constants.pool.get(("tables", digest(mask)), (), make)
+
+
+def _once(low: Lowering, table: Tensor) -> Tensor:
+    return low.constants.pool.get(("table", digest(table)), (), lambda: table)

@@ -4,7 +4,7 @@
 // that block: weights that are small beside one far away are kept. Integer sums are exact, so that
 // every instruction set gives the same bits. Numbers lie in lanes of 32 bits: four bytes where a
 // set multiplies those (Isa::kQuads), else two words of 16 bits. Those of a lane: channels a part
-// of all apart; keys 16 apart, or a part of the rest.
+// of all apart; keys 16 apart, neighbours in the rest.
 #pragma once
 #include "lanes.h"
 
@@ -17,9 +17,19 @@ constexpr int kWeightBits = 8;
 constexpr float kWeightEnd = -0.00564656f;  // log2(255 / 256): the largest weight is 255
 constexpr float kLowest = -1e38f;           // of blocks that are masked: above -infinity
 constexpr int64_t kBlockKeys = 192;         // whole tiles of scores, whole groups of lanes
-// 2^f = 1 + f P(f) on |f| <= 1 / 2. Least squares, reweighted until the error was level at 2.8e-6.
-constexpr float kPowerP[] = {6.931241401e-01f, 2.402410216e-01f, 5.590689932e-02f,
-                             9.582807588e-03f};
+// 2^f = 1 + f P(f) on |f| <= 1 / 2. Least squares, reweighted until the error was level at 1.0e-4:
+// a twentieth of what rounding to 8 bits leaves.
+constexpr float kPowerP[] = {6.932829004e-01f, 2.422103736e-01f, 5.500858113e-02f};
+
+// A weight where so many of them share a lane.
+template <int COUNT>
+struct Weight {
+  using Type = uint8_t;
+};
+template <>
+struct Weight<2> {
+  using Type = uint16_t;
+};
 
 template <class Isa>
 struct Attention8 {
@@ -27,9 +37,9 @@ struct Attention8 {
   using Ints = typename Isa::Ints;
   static constexpr int W = Isa::kWidth, V = Isa::kPairVectors;
   static constexpr int G = Isa::kQuads ? 4 : 2;  // numbers of a lane
-  static constexpr int kRows = 6, kMixed = 2;    // of a tile: rows; vectors of values
+  static constexpr int kRows = 6, kMixed = 2;    // of a tile: rows; vectors of values, at least
   static constexpr int kLanes = 16;              // in which sums of exponentials add up
-  static constexpr int64_t kNear = 5 * 1024;     // scores that stay near
+  static constexpr int64_t kNear = 19 * 1024;    // scores that stay near
   static constexpr int64_t kMostRows = 48;
 
   COD_INLINE int64_t whole(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -41,15 +51,17 @@ struct Attention8 {
   // Where things lie in the scratch memory, in words of four bytes.
   struct Room {
     int64_t depth, columns, lanes, blocks, width, rows;  // of a packed key; a row of scores; ...
-    int64_t mean, keys, key_units, values, value_units, scores, tops, weights, shares, queries,
-        total;
+    int64_t listed;                                      // rows in whole vectors
+    int64_t mean, keys, key_units, values, value_units, scores, tops, weights, ends, shares,
+        queries, total;
     explicit Room(const AttentionUnit &in)
         : depth((in.depth + G - 1) / G),
           columns(whole(in.keys, 16 * G)),
           lanes(in.keys / (16 * G) * 16 + (in.keys % (16 * G) + G - 1) / G),
           blocks((in.keys + kBlockKeys - 1) / kBlockKeys),
           width(whole(in.width, kMixed * W)),
-          rows(rows_of(in.keys)) {
+          rows(rows_of(in.keys)),
+          listed(whole(rows, W)) {
       mean = 0;
       keys = mean + whole(in.depth, 16);
       key_units = keys + whole(in.keys, W) * depth;
@@ -57,9 +69,10 @@ struct Attention8 {
       value_units = values + lanes * width;
       scores = value_units + width;
       tops = scores + rows * columns;
-      weights = tops + whole(rows, kRows) * blocks * W;
-      shares = weights + rows * whole(lanes, 16);
-      queries = shares + rows * blocks;
+      weights = tops + listed * blocks * W;
+      ends = weights + rows * whole(lanes, 16);
+      shares = ends + listed * blocks;
+      queries = shares + listed * blocks;
       total = queries + kMostRows * depth;
     }
   };
@@ -172,12 +185,6 @@ struct Attention8 {
     }
   }
 
-  // How far apart the keys of a lane of weights lie, and the first one's place among its group's.
-  COD_INLINE int64_t apart(int64_t lane, int64_t keys) {
-    const int64_t left = keys - lane / 16 * 16 * G;
-    return left >= 16 * G ? 16 : (left + G - 1) / G;
-  }
-
   static __attribute__((noinline)) void pack_values(const AttentionUnit &in, const Room &room,
                                                     int32_t *to, float *units) {
     for (int64_t c = 0; c < room.width; c += W) {
@@ -189,7 +196,9 @@ struct Attention8 {
       units_of(Isa::as_floats(most), unit, inverse);
       Isa::store(unit, units + c);
       for (int64_t i = 0; i < room.lanes; i++) {
-        const int64_t step = apart(i, in.keys), first = i / 16 * 16 * G + i % 16;
+        const int64_t group = i / 16 * 16 * G;
+        const bool spread = group + 16 * G <= in.keys;
+        const int64_t step = spread ? 16 : 1, first = spread ? group + i % 16 : i * G;
         Ints codes[G];
         for (int g = 0; g < G; g++) {
           const int64_t j = first + g * step;
@@ -205,7 +214,7 @@ struct Attention8 {
   static __attribute__((noinline)) void pack_queries(const AttentionUnit &in, int64_t first,
                                                      int64_t r, int64_t rows, int32_t *to,
                                                      float *units, int32_t *lifts) {
-    alignas(64) Floats each[W];
+    alignas(64) Floats each[W], sums[W];
     const float *q[W];
     for (int l = 0; l < W; l++) {
       q[l] = in.q[first + (r + l < rows ? r + l : rows - 1)];
@@ -229,9 +238,16 @@ struct Attention8 {
         sum = dot(sum, lift, lanes);
         put(lanes, to + (r + l) * part + c, part - c);
       }
-      lifts[r + l] = 0;
-      if constexpr (G == 4) lifts[r + l] = -Isa::sum(sum);
+      sums[l] = Isa::as_floats(sum);
     }
+    if constexpr (G == 4)
+      Isa::store(-Isa::as_ints(Isa::across(sums, added)), lifts + r);
+    else
+      Isa::store(Ints{}, lifts + r);
+  }
+  // Sums of whole numbers in the bits of floats, for `across`.
+  COD_INLINE Floats added(Floats x, Floats y) {
+    return Isa::as_floats(Isa::as_ints(x) + Isa::as_ints(y));
   }
 
   // ---- scores
@@ -241,23 +257,57 @@ struct Attention8 {
     const Room &room;
     const int32_t *keys, *queries;
     const float *key_units;
-    float unit[kMostRows];    // of queries, the scale in it
-    int32_t lift[kMostRows];  // that their sums begin with
-    float *tops;              // [rows][blocks][W]: largest scores, lane by lane
+    const float *table[2];  // that are added to scores: those that there are, first ones first
+    int64_t table_stride[2];
+    float unit[kMostRows + W];    // of queries, the scale in it
+    int32_t lift[kMostRows + W];  // that their sums begin with
+    float *tops;                  // [rows][blocks][W]: largest scores, lane by lane
     float *scores;
     int64_t first, rows;  // queries of this block
   };
 
+  template <bool VALUE>
+  struct Choice {
+    static constexpr bool value = VALUE;
+  };
+
+  // What N sums of products become: scores, from the place `at` of a row on.
+  template <int N, int TABLES, bool WHOLE>
+  COD_INLINE void leave_scores(const Ints (&d)[N], const Floats (&unit)[N], Floats own,
+                               const float *const *table, int64_t at, int64_t left, float *tops,
+                               float *to) {
+    Floats top = Isa::load(tops);
+#pragma GCC unroll 3
+    for (int v = 0; v < N; v++, left -= W) {
+      const auto of_table = [&](int t) {
+        const float *x = table[t] + at + v * W;
+        return WHOLE ? Isa::load(x) : some(x, left);
+      };
+      Floats x = Isa::converted(d[v]) * unit[v];
+      x = TABLES > 0 ? fused<Isa>(x, own, of_table(0)) : x * own;
+      if constexpr (TABLES > 1) x = x + of_table(1);
+      if (!WHOLE && left < W)
+        for (int64_t l = left > 0 ? left : 0; l < W; l++) x[l] = -__builtin_inff();
+      top = Isa::max(x, top);
+      Isa::store(x, to + v * W);
+    }
+    Isa::store(top, tops);
+  }
+
   // Queries r to r + 5 with N vectors of keys from j on.
-  template <int N>
-  static __attribute__((noinline)) void score(Scored &s, int64_t r, int64_t j) {
-    const int64_t depth = s.room.depth;
+  template <int N, int TABLES>
+  static __attribute__((noinline)) void score(const Scored &s, int64_t r, int64_t j) {
+    const int64_t depth = s.room.depth, tops_apart = s.room.blocks * W, apart = s.room.columns;
     const int32_t *q = s.queries + r * depth, *k = s.keys + j * depth;
-    // tables come from far away: asked for before the products
-    for (int t = 0; t < 2; t++)
-      for (int i = 0; i < kRows && s.in.bias[t]; i++)
+    const int64_t strides[2] = {s.table_stride[0], s.table_stride[1]};
+    const float *table[2] = {};
+    for (int t = 0; t < TABLES; t++) {
+      table[t] = s.table[t] + (s.first + r) * strides[t];
+      // they come from far away: asked for before the products
+      for (int i = 0; i < kRows; i++)
         for (int64_t c = 0; c < N * W; c += 16)
-          __builtin_prefetch(s.in.bias[t] + (s.first + r + i) * s.in.bias_stride[t] + j + c);
+          __builtin_prefetch(table[t] + i * strides[t] + j + c);
+    }
     Ints d[kRows][N];
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; i++)
@@ -277,44 +327,37 @@ struct Attention8 {
     Floats unit[N];
 #pragma GCC unroll 3
     for (int v = 0; v < N; v++) unit[v] = Isa::load(s.key_units + j + v * W);
+    const int64_t left = s.in.keys - j, last = s.rows - r - 1;
+    float *tops = s.tops + r * tops_apart + j / kBlockKeys * W, *to = s.scores + r * apart + j;
+    // rows behind the last one have places, too: what lies there is not read
+    const auto leave = [&](auto whole) __attribute__((always_inline)) {
 #pragma GCC unroll 6
-    for (int i = 0; i < kRows; i++) {
-      if (r + i >= s.rows) break;
-      const Floats own = Isa::all(s.unit[r + i]);
-      float *tops = s.tops + ((r + i) * s.room.blocks + j / kBlockKeys) * W;
-      Floats top = Isa::load(tops);
-      float *to = s.scores + (r + i) * s.room.columns + j;
-#pragma GCC unroll 3
-      for (int v = 0; v < N; v++) {
-        const int64_t at = j + v * W, left = s.in.keys - at;
-        Floats x = Isa::converted(d[i][v]) * unit[v];
-        if (s.in.bias[0])
-          x = fused<Isa>(x, own,
-                         some(s.in.bias[0] + (s.first + r + i) * s.in.bias_stride[0] + at, left));
-        else
-          x = x * own;
-        if (s.in.bias[1])
-          x = x + some(s.in.bias[1] + (s.first + r + i) * s.in.bias_stride[1] + at, left);
-        if (left < W)
-          for (int64_t l = left > 0 ? left : 0; l < W; l++) x[l] = -__builtin_inff();
-        top = Isa::max(x, top);
-        Isa::store(x, to + v * W);
+      for (int i = 0; i < kRows; i++) {
+        const float *own[2];
+        for (int t = 0; t < TABLES; t++) own[t] = table[t] + (i < last ? i : last) * strides[t];
+        leave_scores<N, TABLES, decltype(whole)::value>(d[i], unit, Isa::all(s.unit[r + i]), own, j,
+                                                        left, tops + i * tops_apart,
+                                                        to + i * apart);
       }
-      Isa::store(top, tops);
-    }
+    };
+    if (left >= N * W)
+      leave(Choice<true>{});
+    else
+      leave(Choice<false>{});
   }
 
-  static void score_all(Scored &s) {
+  template <int TABLES>
+  static void score_all(const Scored &s) {
     const int64_t vectors = (s.in.keys + W - 1) / W;
     for (int64_t at = 0; at < vectors; at += V)
       for (int64_t r = 0; r < s.rows; r += kRows) {
         const int64_t left = vectors - at;
         if (left >= V)
-          score<V>(s, r, at * W);
+          score<V, TABLES>(s, r, at * W);
         else if (left == 1)
-          score<1>(s, r, at * W);
+          score<1, TABLES>(s, r, at * W);
         else
-          score<2>(s, r, at * W);
+          score<2, TABLES>(s, r, at * W);
       }
     for (int64_t r = 0; r < s.rows; r++)
       for (int64_t j = vectors * W; j < s.room.columns; j++)
@@ -323,124 +366,171 @@ struct Attention8 {
 
   // ---- softmax
 
-  // 2^t as a number of [1 / sqrt 2, sqrt 2] and bits of its power of two, from t >= -100 on.
+  // 2^t = p 2^n, from t >= -100 on; exponent: bits of 2^(n + bias).
+  template <int BIAS>
   COD_INLINE Floats power(Floats t, Ints &exponent) {
-    const Floats magic = Isa::all(kMagic);
+    // the low bits of such a number are n + 127 + bias
+    const Floats magic = Isa::all(kMagic + (float)(127 + BIAS));
     t = Isa::max(Isa::all(-100.0f), t);
     const Floats shifted = t + magic, f = t - (shifted - magic);
-    Floats p = Isa::all(kPowerP[3]);
-    p = fused<Isa>(p, f, Isa::all(kPowerP[2]));
+    Floats p = Isa::all(kPowerP[2]);
     p = fused<Isa>(p, f, Isa::all(kPowerP[1]));
     p = fused<Isa>(p, f, Isa::all(kPowerP[0]));
     exponent = Isa::as_ints(shifted) << 23;
     return fused<Isa>(p, f, Isa::all(1.0f));
   }
-  // 255 exp(x - top) for end = kWeightEnd - log2(e) top, kMagic added: whole numbers, low bits.
-  COD_INLINE Floats weight(Floats x, Floats end) {
+  // 255 exp(x - top) for t = log2(e) (x - top) + kWeightEnd, kMagic added: whole numbers, low bits.
+  COD_INLINE Floats weight(Floats t) {
     Ints exponent;
-    const Floats p = power(fused<Isa>(x, Isa::all(kLog2E), end), exponent);
-    return fused<Isa>(p, Isa::as_floats(exponent + ((127 + kWeightBits) << 23)), Isa::all(kMagic));
+    const Floats p = power<kWeightBits>(t, exponent);
+    return fused<Isa>(p, Isa::as_floats(exponent), Isa::all(kMagic));
+  }
+  // Weights in a lane. Shifted by 16 or more, nothing is left of the bits of kMagic.
+  COD_INLINE Ints joined_weights(const Floats (&x)[G]) {
+    const auto bits = [&](int g) { return Isa::as_ints(x[g]); };
+    if constexpr (G == 4)
+      return bits(0) ^ bits(1) << 8 ^ bits(2) << 16 ^ bits(3) << 24 ^
+             (int32_t)(kMagicBits ^ (uint32_t)kMagicBits << 8);
+    return bits(0) ^ bits(1) << 16 ^ kMagicBits;
   }
 
   static constexpr int N = kLanes / W;  // vectors of 16 lanes
+  using Numbers = typename Vector<typename Weight<G>::Type, W * 4 / G>::Type;
 
-  // Weights of the keys of one block: lanes of numbers; returns their sum. x: -infinity behind the
-  // last key.
+  // Weights of the keys of one block: lanes of numbers; returns parts of their sum, NaN if one is.
+  // x: -infinity behind the last key.
   COD_INLINE Floats soften_block(const float *x, int64_t keys, Floats end, int32_t *lanes) {
-    const Floats magic = Isa::all(kMagic);
-    Floats sum[N];
-#pragma GCC unroll 4
-    for (int i = 0; i < N; i++) sum[i] = Floats{};
+    const Ints ones = Isa::all_ints(G == 4 ? 0x01010101 : 0x00010001);
+    typename Isa::Flags bad{};
+    Ints sum{};
     int64_t j = 0;
     for (; j + 16 * G <= keys; j += 16 * G, lanes += 16)
 #pragma GCC unroll 4
       for (int i = 0; i < N; i++) {
-        Ints codes[G];
+        Floats t[G], weights[G];
 #pragma GCC unroll 4
-        for (int g = 0; g < G; g++) {
-          const Floats one = weight(Isa::load(x + j + g * 16 + i * W), end);
-          sum[i] = sum[i] + (one - magic);
-          codes[g] = Isa::as_ints(one);
-        }
-        Isa::store(joined(codes), lanes + i * W);
+        for (int g = 0; g < G; g++)
+          t[g] = fused<Isa>(Isa::load(x + j + g * 16 + i * W), Isa::all(kLog2E), end);
+#pragma GCC unroll 2
+        for (int g = 0; g < G; g += 2) bad = Isa::unordered(bad, t[g], t[g + 1]);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) weights[g] = weight(t[g]);
+        const Ints all = joined_weights(weights);
+        sum = dot(sum, all, ones);
+        Isa::store(all, lanes + i * W);
       }
-    if (j < keys) {
-      alignas(64) int32_t rest[16 * G];
-      const int64_t left = keys - j, apart = (left + G - 1) / G;
-      for (int i = 0; i < G * N && i * W < left; i++) {
-        const Floats one = weight(Isa::load(x + j + i * W), end);
-        sum[i % N] = sum[i % N] + (one - magic);
-        Isa::store(Isa::as_ints(one), rest + i * W);
-      }
-      constexpr int32_t kMask = G == 4 ? 0xff : 0xffff;
-      for (int64_t i = 0; i < apart; i++) {
-        uint32_t lane = 0;
-        for (int64_t g = 0; g < G && i + g * apart < left; g++)
-          lane |= (uint32_t)(rest[i + g * apart] & kMask) << (g * 32 / G);
-        lanes[i] = (int32_t)lane;
-      }
+    // neighbours share a lane: sixteen keys need four of them, not sixteen
+    for (int64_t i = 0; j + i < keys; i += W) {
+      const Floats t = fused<Isa>(Isa::load(x + j + i), Isa::all(kLog2E), end);
+      bad = Isa::unordered(bad, t, t);
+      const auto codes = __builtin_convertvector(Isa::as_ints(weight(t)) ^ kMagicBits, Numbers);
+      __builtin_memcpy(lanes + i / G, &codes, sizeof codes);
+      Ints all{};
+      __builtin_memcpy(&all, &codes, sizeof codes);
+      sum = dot(sum, all, ones);
     }
-    return over_16_lanes<Isa>(sum, [](Floats a, Floats b) { return a + b; });
+    return Isa::any(bad) ? Isa::all(__builtin_nanf("")) : Isa::converted(sum);
   }
 
-  // Weights of a row of scores, block by block, and the share of each block in the sum of all: what
-  // its sums of values are multiplied with. A NaN makes all of them NaN.
-  static __attribute__((noinline)) void soften(const float *x, int64_t keys, const float *tops,
-                                               int32_t *lanes, float *shares) {
-    const auto over_lanes = [](Floats x) {
-      Floats most[N];
-      for (int i = 0; i < N; i++) most[i] = x;
-      return over_16_lanes<Isa>(most, [](Floats a, Floats b) { return Isa::max(a, b); });
-    };
-    const int64_t blocks = (keys + kBlockKeys - 1) / kBlockKeys;
-    Floats most = Isa::load(tops), total{};
-    for (int64_t b = 1; b < blocks; b++) most = Isa::max(Isa::load(tops + b * W), most);
-    const Floats top = over_lanes(most) * -kLog2E;
-    for (int64_t b = 0; b < blocks; b++) {
-      const int64_t j = b * kBlockKeys, n = keys - j < kBlockKeys ? keys - j : kBlockKeys;
-      const Floats own = over_lanes(Isa::load(tops + b * W));
-      const Floats end = fused<Isa>(own, Isa::all(-kLog2E), Isa::all(kWeightEnd));
-      const Floats sum = soften_block(x + j, n, end, lanes + j / G);
-      Ints exponent;
-      const Floats p = power(fused<Isa>(own, Isa::all(kLog2E), top), exponent);
-      const Floats share = p * Isa::as_floats(exponent + (127 << 23));
-      total = fused<Isa>(sum, share, total);
-      shares[b] = share[0];
+  // Of W rows from r on, a row for each lane: where the weights of a block end, and what the block
+  // weighs beside the heaviest one.
+  static __attribute__((noinline)) void find_ends(const Room &room, const float *tops, int64_t r,
+                                                  float *ends, float *shares) {
+    alignas(64) Floats each[W];
+    Floats most = Isa::all(kLowest);
+    for (int64_t b = 0; b < room.blocks; b++) {
+      for (int l = 0; l < W; l++) each[l] = Isa::load(tops + ((r + l) * room.blocks + b) * W);
+      const Floats top = Isa::across(each, [](Floats x, Floats y) { return Isa::max(x, y); });
+      most = Isa::max(top, most);
+      Isa::store(top, shares + b * room.listed + r);
+      Isa::store(fused<Isa>(top, Isa::all(-kLog2E), Isa::all(kWeightEnd)),
+                 ends + b * room.listed + r);
     }
-    const float inverse = 1.0f / total[0];
-    for (int64_t b = 0; b < blocks; b++) shares[b] *= inverse;
+    for (int64_t b = 0; b < room.blocks; b++) {
+      float *share = shares + b * room.listed + r;
+      Ints exponent;
+      const Floats p = power<0>((Isa::load(share) - most) * kLog2E, exponent);
+      Isa::store(p * Isa::as_floats(exponent), share);
+    }
+  }
+
+  static __attribute__((noinline)) void soften(const float *x, int64_t keys, const float *ends,
+                                               int64_t apart, int32_t *lanes, float *sums) {
+    for (int64_t j = 0; j < keys; j += kBlockKeys, ends += apart, sums += W) {
+      const int64_t n = keys - j < kBlockKeys ? keys - j : kBlockKeys;
+      Isa::store(soften_block(x + j, n, Isa::all(*ends), lanes + j / G), sums);
+    }
+  }
+
+  // Of W rows from r on: shares of blocks in the sum of all. What their sums of values are
+  // multiplied with; a NaN makes all of them NaN.
+  static __attribute__((noinline)) void divide_shares(const Room &room, const float *sums,
+                                                      int64_t r, float *shares) {
+    alignas(64) Floats each[W];
+    Floats total{};
+    for (int64_t b = 0; b < room.blocks; b++) {
+      for (int l = 0; l < W; l++) each[l] = Isa::load(sums + ((r + l) * room.blocks + b) * W);
+      // whole numbers below 2^24: exact in any order
+      const Floats sum = Isa::across(each, [](Floats x, Floats y) { return x + y; });
+      total = fused<Isa>(sum, Isa::load(shares + b * room.listed + r), total);
+    }
+    const Floats inverse = 1.0f / total;
+    for (int64_t b = 0; b < room.blocks; b++) {
+      float *share = shares + b * room.listed + r;
+      Isa::store(Isa::load(share) * inverse, share);
+    }
   }
 
   // ---- mix
 
-  // Rows of weights and their shares, with two vectors of values: sums over all lanes.
-  static __attribute__((noinline)) void mix(const int32_t *p, int64_t stride, const float *shares,
-                                            int64_t blocks, const int32_t *values, int64_t width,
-                                            int64_t lanes, Floats (&y)[kRows][kMixed]) {
+  // Rows of weights and their shares with M vectors of values: sums over all keys.
+  struct Mixed {
+    const int32_t *weights, *values;
+    int64_t stride, lanes, width;  // of rows of weights; of values
+    const float *shares, *units;   // [blocks][shares_apart]; of columns
+    int64_t shares_apart;
+  };
+  template <int M>
+  static __attribute__((noinline)) void mix(const Mixed &in, int64_t rows, int64_t columns,
+                                            float *const *to, int64_t c) {
     constexpr int64_t kBlockLanes = kBlockKeys / G;
+    const int64_t stride = in.stride, width = in.width, lanes = in.lanes;
+    const float *shares = in.shares;
+    Floats y[kRows][M];
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; r++) y[r][0] = y[r][1] = Floats{};
-    for (int64_t b = 0, begin = 0; begin < lanes; b++, begin += kBlockLanes) {
+    for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < M; v++) y[r][v] = Floats{};
+    for (int64_t begin = 0; begin < lanes; begin += kBlockLanes, shares += in.shares_apart) {
       const int64_t end = begin + kBlockLanes < lanes ? begin + kBlockLanes : lanes;
-      Ints d[kRows][kMixed];
+      Ints d[kRows][M];
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++) d[r][0] = d[r][1] = Ints{};
+      for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < M; v++) d[r][v] = Ints{};
       for (int64_t i = begin; i < end; i++) {
-        Ints v[kMixed];
-        __builtin_memcpy(v, values + i * width, sizeof v);
+        Ints values[M];
+        __builtin_memcpy(values, in.values + c + i * width, sizeof values);
 #pragma GCC unroll 6
         for (int r = 0; r < kRows; r++) {
-          const Ints one = Isa::all_ints(p[r * stride + i]);
-          d[r][0] = dot(d[r][0], one, v[0]);
-          d[r][1] = dot(d[r][1], one, v[1]);
+          const Ints one = Isa::all_ints(in.weights[r * stride + i]);
+#pragma GCC unroll 4
+          for (int v = 0; v < M; v++) d[r][v] = dot(d[r][v], one, values[v]);
         }
       }
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++) {
-        const Floats share = Isa::all(shares[r * blocks + b]);
-        y[r][0] = fused<Isa>(Isa::converted(d[r][0]), share, y[r][0]);
-        y[r][1] = fused<Isa>(Isa::converted(d[r][1]), share, y[r][1]);
-      }
+      for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < M; v++)
+          y[r][v] = fused<Isa>(Isa::converted(d[r][v]), Isa::all(shares[r]), y[r][v]);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; r++) {
+      if (r >= rows) break;
+#pragma GCC unroll 4
+      for (int v = 0; v < M; v++)
+        put(Isa::as_ints(y[r][v] * Isa::load(in.units + c + v * W)),
+            reinterpret_cast<int32_t *>(to[r]) + c + v * W, columns - c - v * W);
     }
   }
 
@@ -451,39 +541,50 @@ struct Attention8 {
     for (int64_t j = 0; j < in.keys; j += W)
       pack_keys(in, j, memory + room.mean, room, words + room.keys + j * room.depth,
                 memory + room.key_units);
-    int32_t *values = words + room.values, *weights = words + room.weights;
-    float *shares = memory + room.shares;
-    pack_values(in, room, values, memory + room.value_units);
-    Scored s{in, room, words + room.keys,  words + room.queries, memory + room.key_units,
-             {}, {},   memory + room.tops, memory + room.scores, 0,
+    pack_values(in, room, words + room.values, memory + room.value_units);
+    int32_t *weights = words + room.weights;
+    float *tops = memory + room.tops, *ends = memory + room.ends, *shares = memory + room.shares;
+    Scored s{in,
+             room,
+             words + room.keys,
+             words + room.queries,
+             memory + room.key_units,
+             {},
+             {},
+             {},
+             {},
+             tops,
+             memory + room.scores,
+             0,
              0};
+    int tables = 0;
+    for (int t = 0; t < 2; t++)
+      if (in.bias[t]) s.table[tables] = in.bias[t], s.table_stride[tables++] = in.bias_stride[t];
     const int64_t stride = whole(room.lanes, 16);
+    Mixed mixed{weights, words + room.values,       stride,     room.lanes, room.width,
+                shares,  memory + room.value_units, room.listed};
     for (s.first = 0; s.first < in.queries; s.first += room.rows) {
       s.rows = in.queries - s.first < room.rows ? in.queries - s.first : room.rows;
       for (int64_t r = 0; r < whole(s.rows, kRows); r += W)
         pack_queries(in, s.first, r, s.rows, words + room.queries, s.unit, s.lift);
-      for (int64_t i = 0; i < s.rows * room.blocks; i++)
-        Isa::store(Isa::all(kLowest), s.tops + i * W);
-      score_all(s);
+      for (int64_t i = 0; i < whole(s.rows, W) * room.blocks; i++)
+        Isa::store(Isa::all(kLowest), tops + i * W);
+      tables == 0 ? score_all<0>(s) : tables == 1 ? score_all<1>(s) : score_all<2>(s);
+      for (int64_t r = 0; r < s.rows; r += W) find_ends(room, tops, r, ends, shares);
+      // tops have served: their places hold sums from here on
       for (int64_t r = 0; r < s.rows; r++)
-        soften(s.scores + r * room.columns, in.keys, s.tops + r * room.blocks * W,
-               weights + r * stride, shares + r * room.blocks);
-      for (int64_t r = 0; r < s.rows; r += kRows)
-        for (int64_t c = 0; c < in.width; c += kMixed * W) {
-          Floats y[kRows][kMixed];
-          mix(weights + r * stride, stride, shares + r * room.blocks, room.blocks, values + c,
-              room.width, room.lanes, y);
-#pragma GCC unroll 6
-          for (int i = 0; i < kRows; i++) {
-            if (r + i >= s.rows) break;
-            float *to = in.y[s.first + r + i] + c;
-            for (int v = 0; v < kMixed; v++) {
-              const Floats unit = Isa::load(memory + room.value_units + c + v * W);
-              put(Isa::as_ints(y[i][v] * unit), reinterpret_cast<int32_t *>(to) + v * W,
-                  in.width - c - v * W);
-            }
-          }
-        }
+        soften(s.scores + r * room.columns, in.keys, ends + r, room.listed, weights + r * stride,
+               tops + r * room.blocks * W);
+      for (int64_t r = 0; r < s.rows; r += W) divide_shares(room, tops, r, shares);
+      for (int64_t r = 0; r < s.rows; r += kRows) {
+        mixed.weights = weights + r * stride, mixed.shares = shares + r;
+        float *const *to = in.y + s.first + r;
+        int64_t c = 0;
+        if constexpr (Isa::kMixVectors > kMixed)
+          for (; c + Isa::kMixVectors * W <= room.width; c += Isa::kMixVectors * W)
+            mix<Isa::kMixVectors>(mixed, s.rows - r, in.width, to, c);
+        for (; c < room.width; c += kMixed * W) mix<kMixed>(mixed, s.rows - r, in.width, to, c);
+      }
     }
   }
 };

@@ -165,7 +165,14 @@ struct Avx512 : Lanes<16> {
     return encode_certain_groups<Avx512, SAME>(block, from, to, n, range, sums, exact);
   }
 
+  using Flags = __mmask16;
+  COD_INLINE Flags unordered(Flags so_far, Floats x, Floats y) {
+    return (Flags)(so_far | _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_UNORD_Q));
+  }
+  COD_INLINE bool any(Flags flags) { return flags != 0; }
+
   static constexpr int kPairVectors = 3;
+  static constexpr int kMixVectors = 4;
   static constexpr bool kQuads = true;
   COD_INLINE Ints quads(Ints sum, Ints x, Ints y) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);

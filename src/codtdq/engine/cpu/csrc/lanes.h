@@ -184,6 +184,12 @@ struct Lanes {
   // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
   static constexpr int kPiece = 0;
 
+  // Whether there was a NaN, for `any`: `unordered` notes those of two vectors.
+  using Flags = Ints;
+  COD_INLINE Flags unordered(Flags so_far, Floats x, Floats y) {
+    return so_far | (Ints)(x != x) | (Ints)(y != y);
+  }
+
   // Lane l of the result: pick() over all lanes of each[l]; in any order.
   template <typename F>
   COD_INLINE Floats across(const Floats *each, const F &pick) {
@@ -233,6 +239,7 @@ struct Lanes {
   // Of attention (attention8.h): sum + what the 16-bit integers of each lane give, the vectors of
   // columns of a tile, and whether there is the same for bytes, `quads`, those of x without a sign.
   static constexpr int kPairVectors = 2;
+  static constexpr int kMixVectors = 2;  // vectors of values of a tile
   static constexpr bool kQuads = false;
   COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
     for (int l = 0; l < W; l++)

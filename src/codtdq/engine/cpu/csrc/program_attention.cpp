@@ -119,7 +119,10 @@ int32_t run(const Instruction &one, const Run &run) {
       unit.queries = std::min(most, c.queries - first);
       if (unit.queries <= 0) continue;
       // where the unit begins; with a table its set does not count, but its part of that
-      int64_t at[6] = {}, left = item / cuts, set = left;
+      // head by head: its table of positions stays near while the sets go by
+      const int64_t number = item / cuts, heads = c.lead ? x[0].shape[c.lead - 1] : 1;
+      const int64_t sets = c.units / heads;
+      int64_t at[6] = {}, left = number % sets * heads + number / sets, set = left;
       for (int d = c.lead - 1; d >= 0; left /= x[0].shape[d], d--) {
         const int64_t index = left % x[0].shape[d];
         if (d == c.lead - 1) set = left / x[0].shape[d];

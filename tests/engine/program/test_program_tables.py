@@ -1,0 +1,43 @@
+"""Tables of shifted windows: two parts whose sum is the table to the bit, or the table."""
+
+import torch
+
+from codtdq.engine.program.tables import digest, split
+from codtdq.models.swin import shift_mask
+
+
+def shifted(heads, *, side=24, window=12, gain=10.0):
+    mask = torch.tensor(shift_mask(side, side, window, window // 2)).float()
+    bias = torch.randn(1, heads, window**2, window**2, generator=torch.Generator().manual_seed(3))
+    return torch.add(bias, mask.unsqueeze(1), alpha=gain), bias, mask * gain
+
+
+def test_masks_of_swin_come_off_the_bias():
+    for heads in (2, 4, 16):
+        table, bias, mask = shifted(heads)
+        first, second = split(table)
+        assert torch.equal(first, bias)
+        assert torch.equal(second.squeeze(1), mask)
+        assert torch.equal(first + second, table)
+
+
+def test_infinite_masks_come_off_too():
+    table, bias, _ = shifted(4)
+    table = torch.where(table < -100, -torch.inf, bias.expand_as(table))
+    first, second = split(table)
+    assert torch.equal(first + second, table)
+    assert set(second.unique().tolist()) == {0.0, -torch.inf}
+
+
+def test_what_is_no_sum_stays_whole():
+    table, _, _ = shifted(4)
+    assert split(torch.randn(4, 4, 9, 9)) is None
+    table[2, 1, 5, 7] += 0.25  # one number that no mask explains
+    assert split(table) is None
+    assert split(table[:1]) is None and split(table[:, :1]) is None
+
+
+def test_digests_tell_contents_shapes_and_types_apart():
+    x = torch.arange(8.0)
+    assert digest(x) == digest(x.clone())
+    assert len({digest(x), digest(x + 1), digest(x.view(2, 4)), digest(x.int())}) == 4
