@@ -509,8 +509,10 @@ struct Attention8 {
 #pragma GCC unroll 4
         for (int v = 0; v < M; v++) d[r][v] = Ints{};
       for (int64_t i = begin; i < end; i++) {
+        const int32_t *from = in.values + c + i * width;
         Ints values[M];
-        __builtin_memcpy(values, in.values + c + i * width, sizeof values);
+#pragma GCC unroll 4
+        for (int v = 0; v < M; v++) __builtin_memcpy(&values[v], from + v * W, sizeof values[v]);
 #pragma GCC unroll 6
         for (int r = 0; r < kRows; r++) {
           const Ints one = Isa::all_ints(in.weights[r * stride + i]);
