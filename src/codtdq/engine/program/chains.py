@@ -186,7 +186,7 @@ def _product(one: Instruction, rows: int | None) -> Local | None:
     if one.kind == "conv":
         sliced = [True, True, False, False, True]
     elif one.ints[13] == 1:
-        sliced = [True, True, True] + [False] * 4
+        sliced = [True, True, True] + [False] * 5 + [True]
     else:
         return None
     return Local(one, y.shape[0], one.operands, sliced, y.shape[1] * x.shape[1])

@@ -8,13 +8,15 @@ from codtdq.engine.program.layout import Buffer, Place, Space
 from codtdq.engine.program.lowering import Instruction
 from codtdq.engine.program.memory import lifetimes
 
-RELU, GELU, ADD = 1, 2, 0
+RELU, GELU, ADD, MULTIPLY = 1, 2, 0, 2
 NATIVE = {GELU: 1, RELU: 2}  # activations of quantized products: COD_ACT_*
 ACTIVATED = {"conv", "depthwise", "carrier_product", "carrier_depthwise"}  # last number: which
+GAIN = {"carrier_product": 7}  # operands: what the columns of a product are multiplied with,
+ADDED = {"conv": 4, "carrier_product": 8}  # and the rows that are added last
 
 
 def join(instructions: list[Instruction]) -> tuple[list[Instruction], int]:
-    """Activations and residuals go into the product before them; returns how many did."""
+    """Activations, gains and residuals go into the product before them; returns how many did."""
     writers, readers = _touching(instructions)
     gone: set[int] = set()
     for index, one in enumerate(instructions):
@@ -28,7 +30,9 @@ def join(instructions: list[Instruction]) -> tuple[list[Instruction], int]:
                 continue
             if one.kind == "unary" and _activate(maker, one):
                 pass
-            elif not (one.kind == "binary" and _add(maker, one, source, made[0], writers)):
+            elif one.kind != "binary" or not (
+                _scale(maker, one, source) or _add(maker, one, source, made[0], writers)
+            ):
                 continue
             if one.operands[0] is not None and one.operands[0].buffer is not source.buffer:
                 maker.operands[0] = target
@@ -67,9 +71,31 @@ def _moved(maker: Instruction, source: Place, one: Instruction) -> Place | None:
 
 def _activate(maker: Instruction, one: Instruction) -> bool:
     op, native = one.ints[0], maker.kind.startswith("carrier")
-    if maker.ints[-1] != 0 or op not in NATIVE or (maker.kind == "conv" and maker.operands[4]):
+    if maker.ints[-1] != 0 or op not in NATIVE or _joined(maker):
         return False
     maker.ints[-1] = NATIVE[op] if native else op
+    return True
+
+
+def _joined(maker: Instruction) -> bool:
+    """Whether something follows the activation of a product already."""
+    places = [table[maker.kind] for table in (GAIN, ADDED) if maker.kind in table]
+    return any(maker.operands[at] is not None for at in places)
+
+
+def _scale(maker: Instruction, one: Instruction, source: Place) -> bool:
+    """Let the product multiply its columns with constants: layer scale."""
+    if maker.kind not in GAIN or one.ints[0] != MULTIPLY or _joined(maker):
+        return False
+    others, own = [place for place in one.reads() if place is not source], maker.operands[0]
+    if len(others) != 1 or own is None or source.shape[-1] != own.shape[1]:
+        return False
+    gain = others[0]
+    repeated = all(n == 1 or s == 0 for n, s in zip(gain.shape[:-1], gain.strides[:-1]))
+    alike = gain.shape[-1] == own.shape[1] and gain.strides[-1] == source.strides[-1] == 1
+    if not (repeated and alike and gain.buffer.space is Space.CONSTANT):
+        return False
+    maker.operands[GAIN[maker.kind]] = replace(gain, shape=own.shape[1:], strides=(1,))
     return True
 
 
@@ -77,7 +103,10 @@ def _add(
     maker: Instruction, one: Instruction, source: Place, made: int, writers: dict[Buffer, list[int]]
 ) -> bool:
     """Let the product of x + product add x."""
-    if maker.kind != "conv" or one.ints[0] != ADD or maker.operands[4] is not None:
+    if maker.kind not in ADDED or one.ints[0] != ADD:
+        return False
+    at = ADDED[maker.kind]
+    if maker.operands[at] is not None:
         return False
     others = [place for place in one.reads() if place is not source]
     own = maker.operands[0]
@@ -88,7 +117,7 @@ def _add(
     # what is added has to be there when the product runs
     if not same or other.buffer is own.buffer or max(writers.get(other.buffer, [-1])) >= made:
         return False
-    maker.operands[4] = replace(own, buffer=other.buffer, offset=other.offset)
+    maker.operands[at] = replace(own, buffer=other.buffer, offset=other.offset)
     return True
 
 

@@ -168,9 +168,7 @@ def attention(low: Lowering, node: Node) -> None:
     q, k, v = (one if one.strides[-1] == 1 else low.copied(one) for one in (q, k, v))
     tables = [] if mask is None else _tables(low, mask, (*value.shape[:3], k.shape[2]))
     products = INT8 if any(one.name == "quantized" for one in low.nodes) else FLOAT
-    low.emit(
-        "attention", [y, q, k, v, *tables, *[None] * (3 - len(tables))], [products], [scale]
-    )
+    low.emit("attention", [y, q, k, v, *tables, *[None] * (3 - len(tables))], [products], [scale])
 
 
 def _tables(low: Lowering, mask: Tensor | Value, shape: tuple[int, ...]) -> list[Place]:

@@ -72,7 +72,10 @@ class _Emitter:
         _, taps, inputs = weights.shape
         low.emit(
             "carrier_product",
-            [y, data, self._carried[1], *low.constants.weight(weights), optional(low, bias)],
+            [
+                *(y, data, self._carried[1], *low.constants.weight(weights)),
+                *(optional(low, bias), None, None),  # gains and rows to add: see epilogues.py
+            ],
             [
                 *geometry(self._window),
                 *(each, taps, inputs, weights.bits, weights.group, ACTIVATIONS[activation]),

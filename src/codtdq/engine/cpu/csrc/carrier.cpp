@@ -45,8 +45,8 @@ struct Sums {
 class Product {
  public:
   Product(const cod_carrier &x, const cod_geometry &g, const cod_carrier_weight &w,
-          const cod_output &y, const Sums &sums)
-      : k_(kernels()), x_(x), g_(g), w_(w), y_(y), sums_(sums) {
+          const cod_output &y, const cod::Joined &joined, const Sums &sums)
+      : k_(kernels()), x_(x), g_(g), w_(w), y_(y), joined_(joined), sums_(sums) {
     rows_ = g.batch * g.out_h * g.out_w;
     direct_ = is_direct(g);
     const int64_t mr = k_.carrier_rows;
@@ -116,6 +116,7 @@ class Product {
           k_.carrier_tile(tile);
           if (y_.activation != COD_ACT_NONE)
             k_.activate(tile.y, tile.rows, tile.stride, tile.columns, y_.activation);
+          if (joined_.gain || joined_.added) join(tile, row, o);
         }
       }
     }
@@ -124,6 +125,13 @@ class Product {
   }
 
  private:
+  void join(const cod::CarrierTile &tile, int64_t row, int64_t column) const {
+    const float *added = joined_.added;
+    k_.join(tile.y, tile.rows, tile.stride, tile.columns,
+            joined_.gain ? joined_.gain + column : nullptr,
+            added ? added + row * joined_.added_stride + column : nullptr, joined_.added_stride);
+  }
+
   // Rows of a block, tile by tile, and the taps that any of them reads.
   struct Block {
     std::vector<const int8_t *> x;
@@ -297,6 +305,7 @@ class Product {
   const cod_geometry &g_;
   const cod_carrier_weight &w_;
   const cod_output &y_;
+  const cod::Joined &joined_;
   const Sums &sums_;
   int64_t rows_, block_;
   bool direct_;
@@ -306,10 +315,25 @@ class Product {
 
 }  // namespace
 
-extern "C" {
+int32_t cod::carrier_conv(const cod_carrier &x, const cod_geometry &g, const cod_carrier_weight &w,
+                          const cod_output &y, const Joined &joined, int32_t threads) {
+  const int64_t rows = g.batch * g.out_h * g.out_w;
+  if (rows * w.taps * w.depth * w.outputs < kWorthSharing) threads = 1;
+  const Sums sums(x, g.batch * g.in_h * g.in_w, w, is_direct(g), threads);
+  const Product product(x, g, w, y, joined, sums);
+  const int64_t blocks = product.blocks(), spread = 3 * (int64_t)threads;
+  int64_t cuts = threads > 1 && blocks < spread ? (spread + blocks - 1) / blocks : 1;
+  cuts = std::min(cuts, w.panels);
+  std::atomic<bool> failed{false};
+  parallel_for(blocks * cuts, 1, threads, [&](int64_t first, int64_t last) {
+    if (!product.run(first, last, cuts)) failed = true;
+  });
+  return failed ? COD_NO_MEMORY : COD_OK;
+}
 
-int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
-                         const cod_carrier_weight *w, const cod_output *y, int32_t threads) {
+extern "C" int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
+                                    const cod_carrier_weight *w, const cod_output *y,
+                                    int32_t threads) {
   if (!x || !usable(w) || !y || !cod::fits(geometry) || x->unit_rows < 1 || x->unit_stride ||
       x->stride < w->depth || y->activation == COD_ACT_GATED_GELU)
     return COD_BAD_ARGUMENT;
@@ -322,17 +346,5 @@ int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
   if (read == 0 || (padded && x->unit_rows != g.in_h * g.in_w) || (is_direct(g) && rows != read) ||
       !cod::holds(*x, read, w->depth) || !cod::holds(*y, rows, w->outputs, w->outputs))
     return COD_BAD_ARGUMENT;
-  if (rows * w->taps * w->depth * w->outputs < cod::kWorthSharing) threads = 1;
-  const Sums sums(*x, g.batch * g.in_h * g.in_w, *w, is_direct(g), threads);
-  const Product product(*x, g, *w, *y, sums);
-  const int64_t blocks = product.blocks(), spread = 3 * (int64_t)threads;
-  int64_t cuts = threads > 1 && blocks < spread ? (spread + blocks - 1) / blocks : 1;
-  cuts = std::min(cuts, w->panels);
-  std::atomic<bool> failed{false};
-  cod::parallel_for(blocks * cuts, 1, threads, [&](int64_t first, int64_t last) {
-    if (!product.run(first, last, cuts)) failed = true;
-  });
-  return failed ? COD_NO_MEMORY : COD_OK;
+  return cod::carrier_conv(*x, g, *w, *y, {}, threads);
 }
-
-}  // extern "C"

@@ -27,4 +27,15 @@ inline bool usable(const cod_carrier_weight *w) {
          w->factor_count == own.factor_count;
 }
 
+// What is done to the rows of a product last: times a gain for each output, plus rows of their own;
+// each may be NULL.
+struct Joined {
+  const float *gain, *added;
+  int64_t added_stride;
+};
+
+// cod_carrier_conv with that.
+int32_t carrier_conv(const cod_carrier &x, const cod_geometry &g, const cod_carrier_weight &w,
+                     const cod_output &y, const Joined &joined, int32_t threads);
+
 }  // namespace cod

@@ -116,6 +116,9 @@ struct Kernels {
   void (*gelu)(const float *x, int64_t n, float *y);
   // in place
   void (*activate)(float *y, int64_t rows, int64_t stride, int64_t n, int activation);
+  // in place: y gain[column] + added, each where it is not NULL
+  void (*join)(float *y, int64_t rows, int64_t stride, int64_t n, const float *gain,
+               const float *added, int64_t added_stride);
   void (*as_floats)(const int8_t *codes, int64_t n, float *x);
   void (*depthwise)(const DepthwiseLine &line, int64_t n);  // n channels
   void (*multiply)(float *y, const float *x, int64_t n);    // y *= x

@@ -57,6 +57,25 @@ struct Pointwise {
         for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
   }
 
+  // Rows of n values in place: times a gain for each column, plus a row of their own, if there are.
+  static void join(float *y, int64_t rows, int64_t stride, int64_t n, const float *gain,
+                   const float *added, int64_t added_stride) {
+    for (int64_t r = 0; r < rows; r++, y += stride, added += added ? added_stride : 0)
+      for (int64_t i = 0; i < n; i += W) {
+        const int64_t left = n - i < W ? n - i : W;
+        const auto some = [&](const float *x) {
+          return left == W ? Isa::load(x + i) : Isa::load_some(x + i, left);
+        };
+        Floats v = some(y);
+        if (gain) v = v * some(gain);
+        if (added) v = v + some(added);
+        if (left == W)
+          Isa::store(v, y + i);
+        else
+          Isa::store_some(v, y + i, left);
+      }
+  }
+
   COD_INLINE int32_t magnitude(const float *x) {
     int32_t bits;
     __builtin_memcpy(&bits, x, sizeof bits);

@@ -7,12 +7,14 @@
 //     ints: each, bits, group, trials, asymmetric, hadamard; floats: zero weight.
 //   carry_fixed: data, unit, x, step? [1 or C], zero int32?; ints: each, bits, steps. Without a
 //     step: that of the largest magnitude of all rows, or of each channel.
-//   carrier_product: y [rows, N], data, unit, packed, multiplier?, factor, bias?; ints: geometry
-//     (13), each, taps, inputs, bits, group, activation.
+//   carrier_product: y [rows, N], data, unit, packed, multiplier?, factor, bias?, gain? [N], added?
+//     [rows, N]; ints: geometry (13), each, taps, inputs, bits, group, activation. y = activation(
+//     product + bias) gain + added.
 //   carrier_depthwise: y [rows, N], data, unit, weight int8 [taps, C], factor [C], bias?; ints:
 //     geometry, each, activation.
 #include <cmath>
 
+#include "carrier_weight.h"
 #include "geometry.h"
 #include "kernels.h"
 #include "program.h"
@@ -206,7 +208,7 @@ bool fits_input(const Instruction &one, const cod_geometry &g, int64_t channels,
 bool check_product(Instruction &one, const Build &build) {
   auto found = std::make_unique<Product>();
   cod_geometry &g = found->g;
-  if (one.operand_count != 7 || one.int_count != 19 || !read_geometry(one.ints, g)) return false;
+  if (one.operand_count != 9 || one.int_count != 19 || !read_geometry(one.ints, g)) return false;
   for (int i = 1; i < 6; i++)
     if (!one.has(i) && i != 4) return false;
   const int64_t *n = one.ints + 13;
@@ -236,7 +238,10 @@ bool check_product(Instruction &one, const Build &build) {
     w.multiplier = reinterpret_cast<int8_t *>(const_cast<uint8_t *>(build.constant(multiplier)));
   }
   if ((uintptr_t)w.packed % 64 || (uintptr_t)w.factor % 64) return false;
-  if (one.has(6) && !is_vector(one.operands[6], y.shape[1])) return false;
+  for (int i = 6; i < 8; i++)
+    if (one.has(i) && !is_vector(one.operands[i], y.shape[1])) return false;
+  if (one.has(8) && (!is_rows(one.operands[8], rows) || !same_shape(one.operands[8], y)))
+    return false;
   one.prepared = std::move(found);
   return true;
 }
@@ -267,7 +272,12 @@ int32_t run_product(const Instruction &one, const Run &run) {
   const auto &p = static_cast<const Product &>(*one.prepared);
   const cod_carrier x = carriers_of(one, run);
   const cod_output y = output_of(one, 6, one.ints[18], run);
-  return cod_carrier_conv(&x, &p.g, &p.w, &y, run.threads);
+  Joined joined{};
+  if (one.has(7)) joined.gain = run.read<float>(one.operands[7]);
+  if (one.has(8))
+    joined.added = run.read<float>(one.operands[8]),
+    joined.added_stride = one.operands[8].stride[0];
+  return carrier_conv(x, p.g, p.w, y, joined, run.threads);
 }
 
 bool check_depthwise(Instruction &one, const Build &) {
