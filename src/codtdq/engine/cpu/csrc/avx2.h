@@ -33,24 +33,25 @@ struct Avx2 : Lanes<8> {
   COD_INLINE Ints unsigned_max(Ints x, Ints y) {
     return (Ints)_mm256_max_epu32((__m256i)x, (__m256i)y);
   }
-  COD_INLINE Ints key_min(Ints x, Ints y) { return (Ints)_mm256_min_epu32((__m256i)x, (__m256i)y); }
+  COD_INLINE Ints unsigned_min(Ints x, Ints y) {
+    return (Ints)_mm256_min_epu32((__m256i)x, (__m256i)y);
+  }
+  COD_INLINE Ints key_min(Ints x, Ints y) { return unsigned_min(x, y); }
   COD_INLINE Ints key_max(Ints x, Ints y) { return unsigned_max(x, y); }
+  template <int LEVEL>
+  COD_INLINE void halves(Floats x, Floats y, Floats &first, Floats &second) {
+    const __m256 a = (__m256)x, b = (__m256)y;
+    if constexpr (LEVEL == 0)
+      first = (Floats)_mm256_unpacklo_ps(a, b), second = (Floats)_mm256_unpackhi_ps(a, b);
+    else if constexpr (LEVEL == 1)
+      first = (Floats)_mm256_shuffle_ps(a, b, 0x44), second = (Floats)_mm256_shuffle_ps(a, b, 0xee);
+    else
+      first = (Floats)_mm256_permute2f128_ps(a, b, 0x20),
+      second = (Floats)_mm256_permute2f128_ps(a, b, 0x31);
+  }
   template <typename F>
   COD_INLINE Floats across(const Floats *each, const F &pick) {
-    Floats two[4], four[2];
-    const auto joined = [&](__m256 a, __m256 b) { return pick((Floats)a, (Floats)b); };
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      const __m256 a = (__m256)each[2 * i], b = (__m256)each[2 * i + 1];
-      two[i] = joined(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-      const __m256 a = (__m256)two[2 * i], b = (__m256)two[2 * i + 1];
-      four[i] = joined(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
-    }
-    const __m256 a = (__m256)four[0], b = (__m256)four[1];
-    return joined(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    return reduced<Avx2>(each, pick);
   }
   COD_INLINE Ints pairs(Ints sum, Ints x, Ints y) {
     return (Ints)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16((__m256i)x, (__m256i)y));
@@ -58,6 +59,14 @@ struct Avx2 : Lanes<8> {
   COD_INLINE int count_less(Floats x, Floats y) {
     const __m256 less = _mm256_cmp_ps((__m256)x, (__m256)y, _CMP_LT_OQ);
     return __builtin_popcount((unsigned)_mm256_movemask_ps(less));
+  }
+  COD_INLINE int count_less_32(const Floats *x, Floats y) {
+    unsigned bits = 0;
+    for (int i = 3; i >= 0; i--) {
+      const __m256 less = _mm256_cmp_ps((__m256)x[i], (__m256)y, _CMP_LT_OQ);
+      bits = bits << 8 | (unsigned)_mm256_movemask_ps(less);
+    }
+    return __builtin_popcount(bits);
   }
   COD_INLINE int32_t sum(Ints x) {
     const __m256i v = (__m256i)x;
@@ -134,6 +143,27 @@ struct Avx2 : Lanes<8> {
   static constexpr int kPiece = 4;
   COD_INLINE void store_piece(const Ints *q, int8_t *to) {
     _mm256_storeu_si256((__m256i *)to, packed32(q));
+  }
+
+  static constexpr bool kShorts = true;
+  struct Shorts {  // as vpackssdw leaves them
+    __m256i a, b;
+  };
+  COD_INLINE Shorts shorts(const Ints *q) {
+    return {_mm256_packs_epi32((__m256i)q[0], (__m256i)q[1]),
+            _mm256_packs_epi32((__m256i)q[2], (__m256i)q[3])};
+  }
+  COD_INLINE Shorts all_shorts(int32_t pair) {
+    return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
+  }
+  COD_INLINE Shorts larger(const Shorts &x, const Shorts &y) {
+    return {_mm256_max_epi16(x.a, y.a), _mm256_max_epi16(x.b, y.b)};
+  }
+  COD_INLINE void store_carriers(const Shorts &q, const Shorts &m, int8_t *to) {
+    const __m256i a = _mm256_mullo_epi16(q.a, m.a), b = _mm256_mullo_epi16(q.b, m.b);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)to,
+                        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order));
   }
 
   // Bounds of codes as bytes: packing saturates before.

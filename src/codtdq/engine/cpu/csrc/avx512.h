@@ -43,37 +43,39 @@ struct Avx512 : Lanes<16> {
   COD_INLINE Ints unsigned_max(Ints x, Ints y) {
     return (Ints)_mm512_max_epu32((__m512i)x, (__m512i)y);
   }
+  COD_INLINE Ints unsigned_min(Ints x, Ints y) {
+    return (Ints)_mm512_min_epu32((__m512i)x, (__m512i)y);
+  }
+  template <int LEVEL>
+  COD_INLINE void halves(Floats x, Floats y, Floats &first, Floats &second) {
+    const __m512 a = (__m512)x, b = (__m512)y;
+    if constexpr (LEVEL == 0)
+      first = (Floats)_mm512_unpacklo_ps(a, b), second = (Floats)_mm512_unpackhi_ps(a, b);
+    else if constexpr (LEVEL == 1)
+      first = (Floats)_mm512_shuffle_ps(a, b, 0x44), second = (Floats)_mm512_shuffle_ps(a, b, 0xee);
+    else
+      first = (Floats)_mm512_shuffle_f32x4(a, b, 0x88),
+      second = (Floats)_mm512_shuffle_f32x4(a, b, 0xdd);
+  }
   template <typename F>
   COD_INLINE Floats across(const Floats *each, const F &pick) {
-    Floats two[8], four[4], half[2];
-    const auto joined = [&](__m512 a, __m512 b) { return pick((Floats)a, (Floats)b); };
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-      const __m512 a = (__m512)each[2 * i], b = (__m512)each[2 * i + 1];
-      two[i] = joined(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      const __m512 a = (__m512)two[2 * i], b = (__m512)two[2 * i + 1];
-      four[i] = joined(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-      const __m512 a = (__m512)four[2 * i], b = (__m512)four[2 * i + 1];
-      half[i] = joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-    }
-    const __m512 a = (__m512)half[0], b = (__m512)half[1];
-    return joined(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    return reduced<Avx512>(each, pick);
   }
   COD_INLINE int count_less(Floats x, Floats y) {
     return __builtin_popcount(_mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LT_OQ));
   }
+  COD_INLINE int count_less_32(const Floats *x, Floats y) {
+    const __mmask16 low = _mm512_cmp_ps_mask((__m512)x[0], (__m512)y, _CMP_LT_OQ);
+    const __mmask16 high = _mm512_cmp_ps_mask((__m512)x[1], (__m512)y, _CMP_LT_OQ);
+    return __builtin_popcount(_mm512_kunpackw(high, low));
+  }
   COD_INLINE int32_t sum(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
 
-  // Keys are compared as floats: twice as fast as integers with most processors.
+  // Keys are compared as floats and as integers: most processors are faster with one or the other,
+  // and none is slower with both in turn.
   static constexpr int32_t kLastKey = kInf;
   COD_INLINE Ints key_min(Ints x, Ints y) { return (Ints)_mm512_min_ps((__m512)x, (__m512)y); }
-  COD_INLINE Ints key_max(Ints x, Ints y) { return (Ints)_mm512_max_ps((__m512)x, (__m512)y); }
+  COD_INLINE Ints key_max(Ints x, Ints y) { return unsigned_max(x, y); }
   COD_INLINE Ints key_of(Ints magnitude, int omit) {
     const __mmask16 zero = _mm512_testn_epi32_mask((__m512i)magnitude, (__m512i)magnitude);
     return (Ints)_mm512_mask_set1_epi32((__m512i)magnitude, omit ? zero : 0, kLastKey);
@@ -140,6 +142,21 @@ struct Avx512 : Lanes<16> {
   }
   static constexpr int kPiece = 1;
   COD_INLINE void store_piece(const Ints *q, int8_t *to) { store_codes(*q, to); }
+
+  static constexpr bool kShorts = true;
+  using Shorts = __m512i;  // as vpackssdw leaves them
+  COD_INLINE Shorts shorts(const Ints *q) {
+    return _mm512_packs_epi32((__m512i)q[0], (__m512i)q[1]);
+  }
+  COD_INLINE Shorts all_shorts(int32_t pair) { return _mm512_set1_epi32(pair); }
+  COD_INLINE Shorts larger(Shorts x, Shorts y) { return _mm512_max_epi16(x, y); }
+  COD_INLINE void store_carriers(Shorts q, Shorts m, int8_t *to) {
+    const __m512i a = _mm512_mullo_epi16(q, m);
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(bytes, order));
+  }
 
   // Bounds of codes plus kMagic, as floats: a code is the lowest byte of such a number.
   struct Limits {

@@ -11,7 +11,7 @@ namespace {
 using cod::kernels;
 
 constexpr int64_t kNear = 4096;      // floats of a block of rows
-constexpr int64_t kMostRows = 32;    // of a block
+constexpr int64_t kMostRows = 128;   // of a block
 constexpr int64_t kVector = 16;      // floats; no instruction set has more
 constexpr int64_t kPiece = 1 << 15;  // values; less is not worth another thread
 
@@ -38,15 +38,18 @@ struct Table {
   }
 };
 
-// The largest step; NaN if one is NaN.
+// The largest step; NaN if one is NaN. Steps are not negative: their bits are in the same order,
+// and those of a NaN are the largest.
 float largest(const float *step, int64_t n) {
-  float top = 0.0f;
-  bool bad = false;
+  int32_t top = 0;
   for (int64_t i = 0; i < n; i++) {
-    bad |= step[i] != step[i];
-    top = step[i] > top ? step[i] : top;
+    int32_t bits;
+    std::memcpy(&bits, step + i, sizeof bits);
+    top = std::max(top, bits);
   }
-  return bad ? NAN : top;
+  float found;
+  std::memcpy(&found, &top, sizeof found);
+  return found;
 }
 
 class Groups {
@@ -79,14 +82,13 @@ class Groups {
 
   // Rows with units of their own.
   void alone(int64_t first, int64_t last) const {
-    cod::RowReader reader(x_, pre_, padded_, most_, transform_);
+    Rows rows(*this);
     Steps found(most_ * count_);
     Table table(most_ * count_);
-    const float *rows[kMostRows];
     for (int64_t begin = first; begin < last; begin += most_) {
       const int64_t end = std::min(begin + most_, last);
-      reader.read(begin, end, rows);
-      look(rows, end - begin, found, 0);
+      rows.read(begin, end);
+      look(rows, found, 0);
       for (int64_t r = begin; r < end; r++) {
         const int64_t at = (r - begin) * count_;
         out_.unit[r] = largest(&found.step[at], count_) * (1.0f / plan_.most);
@@ -98,12 +100,10 @@ class Groups {
 
   // Steps of rows [first, last), whose place in `found` is that of all rows.
   void measure(int64_t first, int64_t last, Steps &found) const {
-    cod::RowReader reader(x_, pre_, padded_, most_, transform_);
-    const float *rows[kMostRows];
+    Rows rows(*this);
     for (int64_t begin = first; begin < last; begin += most_) {
-      const int64_t end = std::min(begin + most_, last);
-      reader.read(begin, end, rows);
-      look(rows, end - begin, found, begin * count_);
+      rows.read(begin, std::min(begin + most_, last));
+      look(rows, found, begin * count_);
     }
   }
 
@@ -117,78 +117,98 @@ class Groups {
     }
   }
   void encode(int64_t first, int64_t last, const Steps &found) const {
-    cod::RowReader reader(x_, pre_, padded_, most_, transform_);
+    Rows rows(*this);
     Table table(most_ * count_);
-    const float *rows[kMostRows];
     for (int64_t begin = first; begin < last; begin += most_) {
       const int64_t end = std::min(begin + most_, last);
-      reader.read(begin, end, rows);
+      rows.read(begin, end);
       write(rows, begin, end, found, begin * count_, table);
     }
   }
 
  private:
-  // visit(block, first group) for the groups of n rows.
-  template <typename F>
-  void walk(const float *const *rows, int64_t n, const F &visit) const {
-    const int32_t tail = (int32_t)(x_.channels - (count_ - 1) * group_);
-    cod::GroupBlock block;
-    int64_t row = 0, g = 0;  // of the next group
-    const float *values = rows[0];
-    for (int64_t at = 0; at < n * count_; at += cod::kMaxLanes) {
-      block.lanes = (int)std::min<int64_t>(n * count_ - at, cod::kMaxLanes);
-      for (int l = 0; l < block.lanes; l++) {
-        block.values[l] = values;
-        block.valid[l] = (int32_t)group_;
-        values += group_;
-        if (++g < count_) continue;
-        block.valid[l] = tail;
-        g = 0;
-        if (++row < n) values = rows[row];
-      }
-      visit(block, at);
-    }
-  }
+  // A block of rows, and their groups in blocks.
+  struct Rows {
+    const Groups &all;
+    cod::RowReader reader;
+    const float *of[kMostRows];
+    int64_t groups = 0;
+    std::vector<cod::GroupBlock> blocks;
 
-  // Steps of n rows, from `to` on.
-  void look(const float *const *rows, int64_t n, Steps &found, int64_t to) const {
+    explicit Rows(const Groups &g)
+        : all(g),
+          reader(g.x_, g.pre_, g.padded_, g.most_, g.transform_),
+          blocks((size_t)(g.most_ * g.count_ + cod::kMaxLanes - 1) / cod::kMaxLanes) {
+      const int32_t tail = (int32_t)(g.x_.channels - (g.count_ - 1) * g.group_);
+      for (int64_t i = 0; i < (int64_t)blocks.size() * cod::kMaxLanes; i++)
+        blocks[i / cod::kMaxLanes].valid[i % cod::kMaxLanes] =
+            (i + 1) % g.count_ ? (int32_t)g.group_ : tail;
+    }
+
+    void read(int64_t begin, int64_t end) {
+      reader.read(begin, end, of);
+      groups = (end - begin) * all.count_;
+      int64_t row = 0, left = all.count_;  // groups of the row
+      const float *values = of[0];
+      for (int64_t at = 0; at < groups; at += cod::kMaxLanes) {
+        cod::GroupBlock &block = blocks[at / cod::kMaxLanes];
+        block.lanes = (int)std::min<int64_t>(groups - at, cod::kMaxLanes);
+        for (int l = 0; l < block.lanes;) {
+          const int stop = (int)std::min<int64_t>(l + left, block.lanes);
+          left -= stop - l;
+          for (; l < stop; l++, values += all.group_) block.values[l] = values;
+          if (left || ++row == end - begin) continue;
+          values = of[row], left = all.count_;
+        }
+        std::fill(block.values + block.lanes, block.values + cod::kMaxLanes, block.values[0]);
+      }
+    }
+  };
+
+  // Steps of rows, from `to` on.
+  void look(const Rows &rows, Steps &found, int64_t to) const {
     cod::GroupSteps steps;
-    walk(rows, n, [&](const cod::GroupBlock &block, int64_t at) {
+    for (int64_t at = 0; at < rows.groups; at += cod::kMaxLanes) {
+      const cod::GroupBlock &block = rows.blocks[at / cod::kMaxLanes];
       kernels().carry_steps(block, plan_, steps);
       std::copy_n(steps.step, block.lanes, &found.step[to + at]);
       if (plan_.asymmetric) std::copy_n(steps.least, block.lanes, &found.least[to + at]);
       if (plan_.projected) std::copy_n(steps.bounded, block.lanes, &found.bounded[to + at]);
-    });
+    }
   }
 
   // Bytes of rows [begin, end), whose steps begin at `from`.
-  void write(const float *const *rows, int64_t begin, int64_t end, const Steps &found, int64_t from,
+  void write(const Rows &rows, int64_t begin, int64_t end, const Steps &found, int64_t from,
              Table &table) const {
     const auto &k = kernels();
+    const cod::CarryTable &t = table.view;
+    const float *units = &found.units[from];
     k.carry_table(&found.step[from], &found.least[from],
-                  plan_.projected ? &found.bounded[from] : nullptr, &found.units[from],
-                  (end - begin) * count_, plan_, table.view);
-    if (plan_.trials > 1)
-      walk(rows, end - begin, [&](const cod::GroupBlock &block, int64_t at) {
-        const cod::CarryTable &t = table.view;
-        k.carry_try(block, &found.units[from + at], plan_,
-                    {t.inverse + at, t.low + at, t.high + at, t.m + at});
-      });
-    cod::CarryTable own = table.view;
-    for (int64_t r = begin; r < end; r++) {
+                  plan_.projected ? &found.bounded[from] : nullptr, units, rows.groups, plan_, t);
+    for (int64_t at = 0; at < rows.groups && plan_.trials > 1; at += cod::kMaxLanes)
+      k.carry_try(rows.blocks[at / cod::kMaxLanes], units + at, plan_,
+                  {t.inverse + at, t.low + at, t.high + at, t.m + at});
+    for (int64_t r = begin, last; r < end; r = last) {
+      const int64_t at = (r - begin) * count_;
+      const bool lost = units[at] != units[at];
+      for (last = r + 1; last < end; last++) {  // rows of the same kind
+        const float unit = units[(last - begin) * count_];
+        if ((unit != unit) != lost) break;
+      }
       int8_t *to = out_.data + r * out_.stride;
       uint8_t *m = out_.multiplier ? out_.multiplier + r * count_ : nullptr;
-      const float unit = found.units[from + (r - begin) * count_];
-      if (unit != unit) {
-        std::memset(to, 0, (size_t)out_.stride);
-        if (m) std::memset(m, 0, (size_t)count_);
-      } else {
-        k.carry_groups(rows[r - begin], x_.channels, (int)group_, own, to);
-        if (out_.stride > x_.channels)
-          std::memset(to + x_.channels, 0, (size_t)(out_.stride - x_.channels));
-        for (int64_t g = 0; g < count_ && m; g++) m[g] = (uint8_t)own.m[g];
+      const int64_t n = (last - r) * count_;
+      if (lost) {
+        std::memset(to, 0, (size_t)((last - r) * out_.stride));
+        if (m) std::memset(m, 0, (size_t)n);
+        continue;
       }
-      own = {own.inverse + count_, own.low + count_, own.high + count_, own.m + count_};
+      k.carry_groups(rows.of + (r - begin), (int)(last - r), x_.channels, plan_,
+                     {t.inverse + at, t.low + at, t.high + at, t.m + at}, to, out_.stride);
+      for (int64_t i = r; i < last && out_.stride > x_.channels; i++)
+        std::memset(out_.data + i * out_.stride + x_.channels, 0,
+                    (size_t)(out_.stride - x_.channels));
+      for (int64_t g = 0; g < n && m; g++) m[g] = (uint8_t)t.m[at + g];
     }
   }
 
@@ -272,27 +292,42 @@ class Fixed {
     for (int64_t begin = first; begin < last; begin += block()) {
       const int64_t end = std::min(begin + block(), last);
       reader.read(begin, end, rows);
-      for (int64_t r = begin; r < end; r++) {
-        const float *x = rows[r - begin];
-        int8_t *to = out_.data + r * out_.stride;
-        const bool finite = doubled
-                                ? halves(x, channels, to)
-                                : kernels().carry_each(x, channels, count_ > 1, table_.view, to);
-        if (out_.stride > used) std::memset(to + used, 0, (size_t)(out_.stride - used));
-        if (finite) continue;
-        if (!own_) {
-          std::memset(to, 0, (size_t)used);
-          spoil(out_.unit + r / out_.unit_rows);
-          continue;
-        }
-        for (int64_t c = 0; c < channels; c++)
-          if (!(std::fabs(x[c]) < INFINITY))
-            to[c] = 0, spoil(out_.unit + r / out_.unit_rows * out_.unit_stride + c);
+      const int64_t together = doubled ? end - begin : kTogether;
+      for (int64_t r = begin; r < end; r += together) {
+        const int n = (int)std::min<int64_t>(end - r, together);
+        const float *const *x = rows + (r - begin);
+        const bool finite = bytes(x, n, r, doubled);
+        for (int64_t i = r; i < r + n && out_.stride > used; i++)
+          std::memset(out_.data + i * out_.stride + used, 0, (size_t)(out_.stride - used));
+        for (int i = 0; i < n && !finite; i++)
+          if (!bytes(x + i, 1, r + i, doubled)) lose(x[i], r + i, used);
       }
     }
   }
 
  private:
+  static constexpr int64_t kTogether = 4;  // rows that share what is loaded of the table
+
+  // Bytes of n rows from the r-th on; whether all values are finite.
+  bool bytes(const float *const *x, int n, int64_t r, bool doubled) const {
+    int8_t *to = out_.data + r * out_.stride;
+    if (!doubled)
+      return kernels().carry_each(x, n, x_.channels, count_ > 1, table_.view, to, out_.stride);
+    return halves(x, n, to);
+  }
+
+  // Row r has values that are not finite.
+  void lose(const float *x, int64_t r, int64_t used) const {
+    int8_t *to = out_.data + r * out_.stride;
+    if (!own_) {
+      std::memset(to, 0, (size_t)used);
+      return spoil(out_.unit + r / out_.unit_rows);
+    }
+    for (int64_t c = 0; c < x_.channels; c++)
+      if (!(std::fabs(x[c]) < INFINITY))
+        to[c] = 0, spoil(out_.unit + r / out_.unit_rows * out_.unit_stride + c);
+  }
+
   // Several threads may find such a value; all write the same.
   static void spoil(float *unit) {
     const float bad = NAN;
@@ -302,17 +337,22 @@ class Fixed {
   }
 
   // q - z in -254..254 as the sum of two bytes; whether all values are finite.
-  bool halves(const float *x, int64_t channels, int8_t *to) const {
-    const float inverse = *table_.view.inverse, low = *table_.view.low, high = *table_.view.high;
-    bool finite = true;
-    for (int64_t c = 0; c < channels; c++) {
-      float q = x[c] * inverse;
-      q = q > low ? q : low;
-      q = q < high ? q : high;
-      const int whole = (int)std::nearbyint(q), half = whole >> 1;
-      to[c] = (int8_t)half, to[channels + c] = (int8_t)(whole - half);
-      finite &= std::fabs(x[c]) < INFINITY;
+  bool halves(const float *const *x, int n, int8_t *to) const {
+    const auto &k = kernels();
+    const int64_t channels = x_.channels, all = n * channels;
+    bool together = all <= kNear;  // rows that follow each other
+    for (int i = 1; i < n; i++) together &= x[i] == x[0] + i * channels;
+    if (!together) {
+      bool finite = true;
+      for (int i = 0; i < n; i++, to += out_.stride)
+        finite &= k.carry_halves(x[i], channels, table_.view, to, to + channels);
+      return finite;
     }
+    int8_t first[kNear], second[kNear];
+    const bool finite = k.carry_halves(x[0], all, table_.view, first, second);
+    for (int64_t i = 0; i < n; i++, to += out_.stride)
+      for (int64_t c = 0; c < channels; c++)
+        to[c] = first[i * channels + c], to[channels + c] = second[i * channels + c];
     return finite;
   }
 

@@ -29,54 +29,78 @@ struct Carry {
     return Isa::choose(finite, step, Isa::all(__builtin_nanf("")));
   }
 
-  // Groups of SIZE values (0: as many as `valid` says) under their largest magnitudes.
-  template <int SIZE>
+  COD_INLINE Floats largest_lanes(const float *x, int n) {
+    Ints largest{};
+    for (int i = 0; i < n; i += W)
+      largest = Isa::unsigned_max(largest, Isa::magnitude(values(x + i, n - i)));
+    return Isa::as_floats(largest);
+  }
+
+  // W groups under their largest magnitudes.
+  template <bool WHOLE>  // of 32 values each
   COD_INLINE void largest_of(const GroupBlock &block, int at, const CarryPlan &plan,
                              GroupSteps &out) {
-    alignas(64) Floats each[W];
-    for (int l = 0; l < W; l++) {
-      const int from = at + l < block.lanes ? at + l : at;
-      const float *x = block.values[from];
-      const int n = SIZE ? SIZE : block.valid[from];
-      Ints largest{};
-#pragma GCC unroll 8
-      for (int i = 0; i < n; i += W)
-        largest = Isa::unsigned_max(largest, Isa::magnitude(values(x + i, SIZE ? W : n - i)));
-      each[l] = Isa::as_floats(largest);
-    }
-    const Floats largest =
-        Isa::across(each, [](Floats a, Floats b) { return larger_magnitude(a, b); });
-    const Floats step = Isa::at_least(largest / plan.range.qmax, COD_EPS);
-    Isa::store(checked(step, Isa::as_ints(largest)), out.step + at);
+    Floats found[1];
+    reduce<Isa, kLevels<Isa>, 1>(
+        [&](int l, Floats(&own)[1]) COD_ALWAYS {
+          own[0] = largest_lanes(block.values[at + l], WHOLE ? 32 : block.valid[at + l]);
+        },
+        [](const Floats(&a)[1], const Floats(&b)[1], Floats(&own)[1])
+            COD_ALWAYS { own[0] = larger_magnitude(a[0], b[0]); },
+        0, found);
+    const Floats step = Isa::at_least(found[0] / plan.range.qmax, COD_EPS);
+    Isa::store(checked(step, Isa::as_ints(found[0])), out.step + at);
   }
 
   // The same with the ranges that asymmetric codes span; zero is always inside.
-  template <int SIZE>
-  COD_INLINE void spans_of(const GroupBlock &block, int at, const CarryPlan &plan,
-                           GroupSteps &out) {
+  static __attribute__((noinline)) void spans_of(const GroupBlock &block, int at,
+                                                 const CarryPlan &plan, GroupSteps &out) {
     alignas(64) Floats each[W], least[W], greatest[W];
     for (int l = 0; l < W; l++) {
-      const int from = at + l < block.lanes ? at + l : at;
-      const float *x = block.values[from];
-      const int n = SIZE ? SIZE : block.valid[from];
-      Ints largest{};
+      const float *x = block.values[at + l];
+      const int n = block.valid[at + l];
       Floats low{}, high{};
-#pragma GCC unroll 8
       for (int i = 0; i < n; i += W) {
-        const Floats v = values(x + i, SIZE ? W : n - i);
-        largest = Isa::unsigned_max(largest, Isa::magnitude(v));
+        const Floats v = values(x + i, n - i);
         low = Isa::min(v, low);
         high = Isa::max(v, high);
       }
-      each[l] = Isa::as_floats(largest), least[l] = low, greatest[l] = high;
+      each[l] = largest_lanes(x, n), least[l] = low, greatest[l] = high;
     }
-    const Floats low = Isa::across(least, [](Floats a, Floats b) { return Isa::min(a, b); });
-    const Floats high = Isa::across(greatest, [](Floats a, Floats b) { return Isa::max(a, b); });
-    const Floats largest =
-        Isa::across(each, [](Floats a, Floats b) { return larger_magnitude(a, b); });
+    const Floats largest = Isa::across(each, larger_magnitude);
+    const Floats low = Isa::across(least, Isa::min), high = Isa::across(greatest, Isa::max);
+    keep_spans(low, high, Isa::as_ints(largest), plan, at, out);
+  }
+
+  COD_INLINE void keep_spans(Floats low, Floats high, Ints largest, const CarryPlan &plan, int at,
+                             GroupSteps &out) {
+    low = Isa::min(low, Floats{}), high = Isa::max(high, Floats{});
     const Floats step = Isa::at_least((high - low) / plan.levels, COD_EPS);
-    Isa::store(checked(step, Isa::as_ints(largest)), out.step + at);
+    Isa::store(checked(step, largest), out.step + at);
     Isa::store(low, out.least + at);
+  }
+
+  // Whole groups of 32. Magnitudes are not looked at: a product with zero tells what is not finite.
+  COD_INLINE void spans_of_32(const GroupBlock &block, int at, const CarryPlan &plan,
+                              GroupSteps &out) {
+    Floats wrong{}, found[2];
+    reduce<Isa, kLevels<Isa>, 2>(
+        [&](int l, Floats(&own)[2]) COD_ALWAYS {
+          const float *x = block.values[at + l];
+          own[0] = own[1] = Isa::load(x);
+          Floats bad = own[0] * 0.0f;
+          for (int i = W; i < 32; i += W) {
+            const Floats v = Isa::load(x + i);
+            bad = Isa::fma(v, Floats{}, bad);
+            own[0] = Isa::min(v, own[0]), own[1] = Isa::max(v, own[1]);
+          }
+          wrong = wrong + bad;
+        },
+        [](const Floats(&a)[2], const Floats(&b)[2], Floats(&own)[2])
+            COD_ALWAYS { own[0] = Isa::min(a[0], b[0]), own[1] = Isa::max(a[1], b[1]); },
+        0, found);
+    if (__builtin_expect(Isa::any(wrong != wrong), 0)) return spans_of(block, at, plan, out);
+    keep_spans(found[0], found[1], Ints{}, plan, at, out);
   }
 
   // Lanes whose C2 bound lies under the radius: exactly those where at least k bounds of single
@@ -116,7 +140,7 @@ struct Carry {
         look_quickly(groups, at, plan, found);
       else
         look(groups, at, plan, found);
-    for (int at = 0; at < found.count; at += W) bind(groups, plan, at, found);
+    for (int at = 0; at < found.count; at += W) bind(groups, plan, at, whole, found);
     if (plan.spec.guarded)
       Guard<Isa>::block(groups, plan, found.scratch.base, found.scratch.squares, found.result);
     for (int at = 0; at < groups.lanes; at += W) {
@@ -166,72 +190,102 @@ struct Carry {
   static inline void look_quickly(const GroupBlock &groups, int at, const Plan &plan,
                                   Found &found) {
     constexpr int N = 32;
-    alignas(64) Floats largest[W], total[W], squares[W];
-    for (int l = 0; l < W; l++) {
-      const float *x = groups.values[at + l < groups.lanes ? at + l : at];
-      Ints most{};
-      Floats sum{}, square{};
-#pragma GCC unroll 8
-      for (int i = 0; i < N; i += W) {
-        const Floats v = Isa::load(x + i);
-        most = Isa::unsigned_max(most, Isa::magnitude(v));
-        sum = sum + v;
-        square = Isa::fma(v, v, square);
-      }
-      largest[l] = Isa::as_floats(most), total[l] = sum, squares[l] = square;
-    }
-    typename Range::Summary s{};
-    const Floats base =
-        Isa::across(largest, [](Floats a, Floats b) { return larger_magnitude(a, b); });
-    s.largest = Isa::as_ints(base);
-    if (plan.bound_tau || plan.spec.guarded) {
-      s.total = Isa::across(total, [](Floats a, Floats b) { return a + b; });
-      s.squares = Isa::across(squares, [](Floats a, Floats b) { return a + b; });
-      if (!Range::deviation_is_large(s, Isa::all((float)N), base, plan) && plan.bound_tau)
+    Floats seen[2];  // the largest magnitude, squared distances inside of pairs
+    Ints smallest = Isa::all_ints(kMagnitude);
+    reduce<Isa, kLevels<Isa>, 2>(
+        [&](int l, Floats(&own)[2]) COD_ALWAYS {
+          const float *x = groups.values[at + l];
+          Ints most{};
+          own[1] = Floats{};
+          for (int i = 0; i < N / 2; i += W) {
+            const Floats a = Isa::load(x + i), b = Isa::load(x + i + N / 2);
+            const Ints left = Isa::magnitude(a), right = Isa::magnitude(b);
+            most = Isa::unsigned_max(most, Isa::unsigned_max(left, right));
+            smallest = Isa::unsigned_min(smallest, Isa::unsigned_min(left, right));
+            own[1] = Isa::fma(a - b, a - b, own[1]);
+          }
+          own[0] = Isa::as_floats(most);
+        },
+        [](const Floats(&a)[2], const Floats(&b)[2], Floats(&own)[2])
+            COD_ALWAYS { own[0] = larger_magnitude(a[0], b[0]), own[1] = a[1] + b[1]; },
+        0, seen);
+    const Floats base = seen[0];
+    if (plan.bound_tau) {
+      // the squared deviations of all values are at least those inside of pairs
+      const typename Range::Summary pairs{{}, {}, {}, seen[1] * 0.5f};
+      if (!Range::deviation_is_large(pairs, Isa::all((float)N), base, plan) &&
+          !deviates(groups, at, base, plan))
         return look(groups, at, plan, found);
     }
-    keep(at, s.largest, base, s.squares, base, Ints{}, found);
+    // squares: more than they are, which only makes `guard` more careful
+    keep(at, Isa::as_ints(base), base, base * base * (float)N, base, Ints{}, found);
     if (!plan.bound_zero) return;
     // A hair above the largest magnitude whose bound lies under the radius: whether that is so,
     // `bind` finds out exactly.
     alignas(64) float limit[W];
     const Floats least = Isa::all(0x1p-149f);  // only zero is less
+    const bool counts = Isa::any(smallest == 0);
     Isa::store(base * (1.0f / plan.zero_factor) * (1.0f + 0x1p-20f), limit);
-    for (int l = 0; l < W && at + l < groups.lanes; l++) {
-      const float *x = groups.values[at + l];
-      const Floats below = Isa::all(limit[l]);
-      int few = 0, zeros = 0;
+    for (int l = 0; l < W; l++) {
+      Floats size[N / W];
 #pragma GCC unroll 8
-      for (int i = 0; i < N; i += W) {
-        const Floats size = Isa::as_floats(Isa::magnitude(Isa::load(x + i)));
-        few += Isa::count_less(size, below);
-        zeros += Isa::count_less(size, least);
-      }
+      for (int j = 0; j < N / W; j++)
+        size[j] = Isa::as_floats(Isa::magnitude(Isa::load(groups.values[at + l] + j * W)));
+      const int zeros = counts ? Isa::count_less_32(size, least) : 0;
+      const int few = Isa::count_less_32(size, Isa::all(limit[l])) - zeros;
       found.waiting[found.count] = at + l;
-      found.count += few - zeros >= plan.zero_rank[N - zeros] && zeros < N;
+      found.count += (few >= plan.zero_rank[N - zeros]) & (zeros < N) & (at + l < groups.lanes);
     }
   }
 
-  // C2 of W of the waiting groups, from `at` on.
-  static __attribute__((noinline)) void bind(const GroupBlock &groups, const Plan &plan, int at,
-                                             Found &found) {
-    int *waiting = found.waiting + at;
-    const int count = found.count - at < W ? found.count - at : W;
-    for (int l = count; l < W; l++) waiting[l] = waiting[0];
-    typename Range::Loaded in;
-    Range::load_lanes(groups, waiting, plan, in);
-    Floats radius{};
-    Ints active{}, infeasible{};
+  // Whether C1 is far away from whole groups of 32, by their sums.
+  static __attribute__((noinline)) bool deviates(const GroupBlock &groups, int at, Floats base,
+                                                 const Plan &plan) {
+    constexpr int N = 32;
+    alignas(64) Floats total[W], squares[W];
     for (int l = 0; l < W; l++) {
-      radius[l] = found.result.radius[waiting[l]];
-      active[l] = found.result.active[waiting[l]];
+      Floats sum{}, square{};
+#pragma GCC unroll 8
+      for (int i = 0; i < N; i += W) {
+        const Floats v = Isa::load(groups.values[at + l] + i);
+        sum = sum + v;
+        square = Isa::fma(v, v, square);
+      }
+      total[l] = sum, squares[l] = square;
     }
-    Range::bound_by(Range::zero_bin_bound(in.v, in.s, plan), plan, COD_ACTIVE_C2, COD_INFEASIBLE_C2,
-                    radius, active, infeasible);
-    for (int l = 0; l < count; l++) {
-      found.result.radius[waiting[l]] = radius[l];
-      found.result.active[waiting[l]] = active[l];
+    const auto add = [](Floats a, Floats b) { return a + b; };
+    const typename Range::Summary s{{}, {}, Isa::across(total, add), Isa::across(squares, add)};
+    return Range::deviation_is_large(s, Isa::all((float)N), base, plan);
+  }
+
+  // C2 of W of the waiting groups, from `at` on. whole: groups of 32 values.
+  static __attribute__((noinline)) void bind(const GroupBlock &groups, const Plan &plan, int at,
+                                             bool whole, Found &found) {
+    int *waiting = found.waiting + at;
+    const int count = found.count - at < W ? found.count - at : W, rank = plan.zero_rank[32];
+    for (int l = count; l < W; l++) waiting[l] = waiting[0];
+    alignas(64) float radii[W];
+    alignas(64) int32_t codes[W];
+    const float *rows[W];
+    for (int l = 0; l < W; l++) {
+      rows[l] = groups.values[waiting[l]];
+      radii[l] = found.result.radius[waiting[l]], codes[l] = found.result.active[waiting[l]];
     }
+    Floats radius = Isa::load(radii), bound{};
+    Ints active, infeasible{}, least{};
+    __builtin_memcpy(&active, codes, sizeof active);
+    if (whole && rank <= kChunk)
+      bound = Isa::as_floats(Select<Isa>::smallest_of_32(rows, rank, least)) * plan.zero_factor;
+    if (Isa::any(least == 0)) {  // zeros do not count
+      typename Range::Loaded in;
+      Range::load_lanes(groups, waiting, plan, in);
+      bound = Range::zero_bin_bound(in.v, in.s, plan);
+    }
+    Range::bound_by(bound, plan, COD_ACTIVE_C2, COD_INFEASIBLE_C2, radius, active, infeasible);
+    Isa::store(radius, radii);
+    Isa::store(active, codes);
+    for (int l = 0; l < count; l++)
+      found.result.radius[waiting[l]] = radii[l], found.result.active[waiting[l]] = codes[l];
   }
 
   static void steps(const GroupBlock &block, const CarryPlan &plan, GroupSteps &out) {
@@ -242,9 +296,9 @@ struct Carry {
     for (int l = 0; l < block.lanes; l++) whole &= block.valid[l] == 32;
     for (int at = 0; at < block.lanes; at += W) {
       if (plan.asymmetric)
-        whole ? spans_of<32>(block, at, plan, out) : spans_of<0>(block, at, plan, out);
+        whole ? spans_of_32(block, at, plan, out) : spans_of(block, at, plan, out);
       else
-        whole ? largest_of<32>(block, at, plan, out) : largest_of<0>(block, at, plan, out);
+        whole ? largest_of<true>(block, at, plan, out) : largest_of<false>(block, at, plan, out);
     }
   }
 
@@ -331,27 +385,90 @@ struct Carry {
     return joined(parts);
   }
 
+  // Of the first two multipliers, whole groups of 32: how much the second one's squared errors
+  // exceed those of the first, in squares of the first one's step. Sums in any order, and codes
+  // next to a tie may be off by one: less than 32 * 2^-16 off. The first clips nothing, or its
+  // errors are the same. smaller: the second step divided by the first.
+  COD_INLINE Floats second_less_first(const GroupBlock &block, int at, const CarryTable &table,
+                                      Floats inverse, Floats second, Floats smaller) {
+    alignas(64) float first[W], other[W], ratio[W], low[W], high[W];
+    Isa::store(inverse, first);
+    Isa::store(second, other);
+    Isa::store(smaller * smaller, ratio);
+    Isa::store(Isa::load(table.low + at) + kMagic, low);  // as integers in the same order
+    Isa::store(Isa::load(table.high + at) + kMagic, high);
+    const Floats magic = Isa::all(kMagic);
+    Floats found[1];
+    reduce<Isa, kLevels<Isa>, 1>(
+        [&](int l, Floats(&own)[1]) COD_ALWAYS {
+          const float *x = block.values[at + l];
+          const Ints bottom = Isa::as_ints(Isa::all(low[l])), top = Isa::as_ints(Isa::all(high[l]));
+          const Floats inverse0 = Isa::all(first[l]), inverse1 = Isa::all(other[l]);
+          Floats sum{}, more{};
+          for (int i = 0; i < 32; i += W) {
+            const Floats v = Isa::load(x + i);
+            const Floats y = v * inverse0, error0 = y - Isa::round(y);
+            const Ints z = Isa::as_ints(Isa::fma(v, inverse1, magic));
+            const Ints clipped = Isa::unsigned_max(Isa::unsigned_min(z, top), bottom);
+            const Floats error1 = Isa::fma(v, inverse1, magic - Isa::as_floats(clipped));
+            sum = Isa::fma(error0, error0, sum);
+            more = Isa::fma(error1, error1, more);
+          }
+          own[0] = Isa::fma(more, Isa::all(ratio[l]), -sum);
+        },
+        [](const Floats(&a)[1], const Floats(&b)[1], Floats(&own)[1])
+            COD_ALWAYS { own[0] = a[0] + b[0]; },
+        0, found);
+    return found[0];
+  }
+
   static void try_groups(const GroupBlock &block, const float *units, const CarryPlan &plan,
                          const CarryTable &table) {
+    bool whole = plan.range.spec.group == 32 && plan.trials == 2 && plan.zero_weight == 0.0f;
+    for (int l = 0; l < block.lanes; l++) whole &= block.valid[l] == 32;
     for (int at = 0; at < block.lanes; at += W) {
       const int count = block.lanes - at < W ? block.lanes - at : W;
       const Floats unit = values(units + at, count), first = values(table.m + at, count);
-      Floats best = first, least{}, inverse = values(table.inverse + at, count), kept = inverse;
-      for (int t = 0; t < plan.trials; t++) {
-        const Floats m = Isa::max(first - (float)t, Isa::all(1.0f));
-        const Floats step = m * unit;
-        if (t) inverse = 1.0f / step;
-        const Floats loss = plan.range.spec.group == 32
-                                ? losses<32>(block, at, count, table, step, inverse, plan)
-                                : losses<0>(block, at, count, table, step, inverse, plan);
-        const Ints better = t ? (Ints)(loss < least) : Ints{} - 1;
-        least = Isa::choose(better, loss, least);
-        best = Isa::choose(better, m, best);
-        kept = Isa::choose(better, inverse, kept);
+      const Floats inverse = values(table.inverse + at, count);
+      if (whole) {
+        const Floats m = Isa::max(first - 1.0f, Isa::all(1.0f));
+        const Floats other = 1.0f / (m * unit);
+        const Floats more = second_less_first(block, at, table, inverse, other, m / first);
+        const Ints alone = first <= 1.0f;  // there is no second one, or no group
+        // larger steps: the definition's squares may be infinite
+        const Ints sure =
+            (Isa::as_floats(Isa::magnitude(more)) > 32 * 0x1p-15f) & (first * unit < 0x1p50f);
+        if (!Isa::any(~(sure | alone))) {
+          const Ints better = (more < 0.0f) & ~alone;
+          Isa::store_some(Isa::choose(better, m, first), table.m + at, count);
+          Isa::store_some(Isa::choose(better, other, inverse), table.inverse + at, count);
+          continue;
+        }
       }
-      Isa::store_some(best, table.m + at, count);
-      Isa::store_some(kept, table.inverse + at, count);
+      try_exactly(block, at, count, unit, first, inverse, plan, table);
     }
+  }
+
+  // The definition.
+  static __attribute__((noinline)) void try_exactly(const GroupBlock &block, int at, int count,
+                                                    Floats unit, Floats first, Floats inverse,
+                                                    const CarryPlan &plan,
+                                                    const CarryTable &table) {
+    Floats best = first, least{}, kept = inverse;
+    for (int t = 0; t < plan.trials; t++) {
+      const Floats m = Isa::max(first - (float)t, Isa::all(1.0f));
+      const Floats step = m * unit;
+      if (t) inverse = 1.0f / step;
+      const Floats loss = plan.range.spec.group == 32
+                              ? losses<32>(block, at, count, table, step, inverse, plan)
+                              : losses<0>(block, at, count, table, step, inverse, plan);
+      const Ints better = t ? (Ints)(loss < least) : Ints{} - 1;
+      least = Isa::choose(better, loss, least);
+      best = Isa::choose(better, m, best);
+      kept = Isa::choose(better, inverse, kept);
+    }
+    Isa::store_some(best, table.m + at, count);
+    Isa::store_some(kept, table.inverse + at, count);
   }
 
   // ---- groups of pixels, channels across lanes
@@ -415,55 +532,139 @@ struct Carry {
   }
 
   // One entry for n values.
-  template <int SIZE>
   COD_INLINE void carry(const float *x, int n, Floats inverse, Floats low, Floats high, Floats m,
                         int8_t *to) {
     constexpr int kPiece = Isa::kPiece;
     int i = 0;
     if constexpr (kPiece > 1)
-      for (; i + kPiece * W <= (SIZE ? SIZE : n); i += kPiece * W) {
+      for (; i + kPiece * W <= n; i += kPiece * W) {
         Ints q[kPiece];
 #pragma GCC unroll 4
         for (int j = 0; j < kPiece; j++)
           q[j] = carried(Isa::load(x + i + j * W), inverse, low, high, m);
         Isa::store_piece(q, to + i);
       }
-#pragma GCC unroll 2
-    for (; i < (SIZE ? SIZE : n); i += W) {
-      const int left = SIZE ? W : n - i;
-      put(carried(values(x + i, left), inverse, low, high, m), to + i, left);
-    }
+    for (; i < n; i += W) put(carried(values(x + i, n - i), inverse, low, high, m), to + i, n - i);
   }
 
-  static void groups(const float *x, int64_t channels, int group, const CarryTable &table,
-                     int8_t *to) {
-    for (int64_t c = 0, g = 0; c < channels; c += group, g++) {
-      const int n = channels - c < group ? (int)(channels - c) : group;
-      const Floats inverse = Isa::all(table.inverse[g]), m = Isa::all(table.m[g]);
-      const Floats low = Isa::all(table.low[g]), high = Isa::all(table.high[g]);
-      if (n == 32)
-        carry<32>(x + c, n, inverse, low, high, m, to + c);
-      else
-        carry<0>(x + c, n, inverse, low, high, m, to + c);
-    }
+  COD_INLINE Ints twice(Floats whole) {  // a number in both 16-bit halves of its lane
+    const Ints x = __builtin_convertvector(whole, Ints);
+    return (x & 0xffff) | x << 16;
   }
 
-  static bool each(const float *x, int64_t channels, bool own, const CarryTable &table,
-                   int8_t *to) {
-    Ints largest{};
-    Floats inverse = Isa::all(*table.inverse), m = Isa::all(*table.m);
-    Floats low = Isa::all(*table.low), high = Isa::all(*table.high);
-    for (int64_t c = 0; c < channels; c += W) {
-      const int left = channels - c < W ? (int)(channels - c) : W;
-      const Floats v = values(x + c, left);
-      largest = Isa::unsigned_max(largest, Isa::magnitude(v));
-      if (own) {
-        inverse = Isa::load(table.inverse + c), m = Isa::load(table.m + c);
-        low = Isa::load(table.low + c), high = Isa::load(table.high + c);
+  // Entries of `count` groups of 32, up to W. CLIPS: values may lie beyond the limits of codes.
+  template <bool CLIPS>
+  COD_INLINE void carry_32(const float *x, int count, const CarryTable &table, int8_t *to) {
+    if constexpr (Isa::kShorts) {
+      alignas(64) int32_t low[W], m[W];
+      Isa::store(twice(Isa::load(table.low)), low);
+      Isa::store(twice(Isa::load(table.m)), m);
+      for (int l = 0; l < count; l++) {
+        const Floats inverse = Isa::all(table.inverse[l]), high = Isa::all(table.high[l]);
+        Ints q[32 / W];
+#pragma GCC unroll 8
+        for (int j = 0; j < 32 / W; j++) {
+          const Floats y = Isa::load(x + 32 * l + j * W) * inverse;
+          q[j] = Isa::nearest(CLIPS ? Isa::min(y, high) : y);
+        }
+        auto codes = Isa::shorts(q);
+        if (CLIPS) codes = Isa::larger(codes, Isa::all_shorts(low[l]));
+        Isa::store_carriers(codes, Isa::all_shorts(m[l]), to + 32 * l);
       }
-      put(carried(v, inverse, low, high, m), to + c, left);
     }
-    return !Isa::any(largest >= kInf);
+  }
+
+  static void groups(const float *const *rows, int n, int64_t channels, const CarryPlan &plan,
+                     const CarryTable &table, int8_t *to, int64_t stride) {
+    const int group = plan.range.spec.group;
+    // the largest magnitude of a group has the largest code
+    const bool clips = plan.projected || plan.asymmetric || plan.trials > 1;
+    CarryTable own = table;
+    for (int r = 0; r < n; r++, to += stride) {
+      int used = 1;  // entries
+      for (int64_t c = 0; c < channels; c += used * group) {
+        const float *x = rows[r] + c;
+        const int64_t left = channels - c;
+        used = 1;
+        if (Isa::kShorts && group == 32 && left >= 32) {
+          used = left < 32 * W ? (int)left / 32 : W;
+          clips ? carry_32<true>(x, used, own, to + c) : carry_32<false>(x, used, own, to + c);
+        } else {
+          carry(x, left < group ? (int)left : group, Isa::all(*own.inverse), Isa::all(*own.low),
+                Isa::all(*own.high), Isa::all(*own.m), to + c);
+        }
+        own = {own.inverse + used, own.low + used, own.high + used, own.m + used};
+      }
+    }
+  }
+
+  // Entries for W channels each, or one for all.
+  struct Columns {
+    Floats inverse, low, high, m;
+    inline __attribute__((always_inline)) Columns(const CarryTable &t, int64_t c, bool own)
+        : inverse(own ? Isa::load(t.inverse + c) : Isa::all(*t.inverse)),
+          low(own ? Isa::load(t.low + c) : Isa::all(*t.low)),
+          high(own ? Isa::load(t.high + c) : Isa::all(*t.high)),
+          m(own ? Isa::load(t.m + c) : Isa::all(*t.m)) {}
+  };
+
+  // A few rows under the same table: what it says is loaded once for all of them. A product with
+  // zero tells what is not finite.
+  static bool each(const float *const *rows, int n, int64_t channels, bool own,
+                   const CarryTable &table, int8_t *to, int64_t stride) {
+    Floats wrong[2] = {};
+    int64_t c = 0;
+    if constexpr (Isa::kShorts)
+      for (; c + 32 <= channels; c += 32) {
+        constexpr int V = 32 / W;
+        Floats inverse[V], high[V];
+        Ints low[V], m[V];
+#pragma GCC unroll 4
+        for (int j = 0; j < V; j++) {
+          const Columns columns(table, c + j * W, own);
+          inverse[j] = columns.inverse, high[j] = columns.high;
+          low[j] = Isa::nearest(columns.low), m[j] = Isa::nearest(columns.m);
+        }
+        const auto least = Isa::shorts(low), times = Isa::shorts(m);
+        for (int r = 0; r < n; r++) {
+          Ints q[V];
+#pragma GCC unroll 4
+          for (int j = 0; j < V; j++) {
+            const Floats v = Isa::load(rows[r] + c + j * W);
+            wrong[j % 2] = Isa::fma(v, Floats{}, wrong[j % 2]);
+            q[j] = Isa::nearest(Isa::min(v * inverse[j], high[j]));
+          }
+          Isa::store_carriers(Isa::larger(Isa::shorts(q), least), times, to + r * stride + c);
+        }
+      }
+    for (; c < channels; c += W) {
+      const int left = channels - c < W ? (int)(channels - c) : W;
+      const Columns columns(table, c, own);
+      for (int r = 0; r < n; r++) {
+        const Floats v = values(rows[r] + c, left);
+        wrong[0] = Isa::fma(v, Floats{}, wrong[0]);
+        put(carried(v, columns.inverse, columns.low, columns.high, columns.m), to + r * stride + c,
+            left);
+      }
+    }
+    wrong[0] = wrong[0] + wrong[1];
+    return !Isa::any(wrong[0] != wrong[0]);
+  }
+
+  // n values under one entry: each the sum of two bytes; whether all are finite.
+  static bool halves(const float *x, int64_t n, const CarryTable &table, int8_t *first,
+                     int8_t *second) {
+    const Columns one(table, 0, false);
+    Floats wrong{};
+    for (int64_t i = 0; i < n; i += W) {
+      const int left = n - i < W ? (int)(n - i) : W;
+      const Floats v = values(x + i, left);
+      wrong = Isa::fma(v, Floats{}, wrong);
+      const Ints whole = carried(v, one.inverse, one.low, one.high, Isa::all(1.0f));
+      put(whole >> 1, first + i, left);
+      put(whole - (whole >> 1), second + i, left);
+    }
+    return !Isa::any(wrong != wrong);
   }
 
   // ---- layout

@@ -19,7 +19,8 @@ struct Plan {
 constexpr int kMaxLanes = 64;
 
 // A block of groups to quantize, `spec.group` contiguous floats each. Short groups are padded with
-// zeros; `valid` counts their real elements.
+// zeros; `valid` counts their real elements. Carriers: past the last group there are pointers to
+// others.
 struct GroupBlock {
   const float *values[kMaxLanes];
   int32_t valid[kMaxLanes];
@@ -152,8 +153,9 @@ struct Kernels {
   // multipliers and codes' limits of n groups or channels under their units
   void (*carry_table)(const float *step, const float *least, const int32_t *bounded,
                       const float *units, int64_t n, const CarryPlan &plan, const CarryTable &out);
-  void (*carry_groups)(const float *x, int64_t channels, int group, const CarryTable &table,
-                       int8_t *to);
+  // bytes of n rows, `stride` apart, under a table with the entries of all their groups
+  void (*carry_groups)(const float *const *rows, int n, int64_t channels, const CarryPlan &plan,
+                       const CarryTable &table, int8_t *to, int64_t stride);
   // better multipliers of `block.lanes` groups, from the entries of a table on: those with the
   // least errors of `plan.trials`
   void (*carry_try)(const GroupBlock &block, const float *units, const CarryPlan &plan,
@@ -163,9 +165,12 @@ struct Kernels {
                             const CarryPlan &plan, float *step, float *least);
   void (*carry_try_pixels)(const float *const *rows, int n, int64_t channels, const float *units,
                            const CarryPlan &plan, const CarryTable &table);
-  // with an entry for each channel, or one for all; whether all values are finite
-  bool (*carry_each)(const float *x, int64_t channels, bool each, const CarryTable &table,
-                     int8_t *to);
+  // bytes of n rows with an entry for each channel, or one for all; whether all values are finite
+  bool (*carry_each)(const float *const *rows, int n, int64_t channels, bool each,
+                     const CarryTable &table, int8_t *to, int64_t stride);
+  // the same of n values with one entry for all, each as the sum of two bytes
+  bool (*carry_halves)(const float *x, int64_t n, const CarryTable &table, int8_t *first,
+                       int8_t *second);
   // to[p * stride + c] = x[c * channel_stride + p] for p < pixels
   void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
                int64_t stride);

@@ -11,6 +11,7 @@
 #include "kernels.h"
 
 #define COD_INLINE static inline __attribute__((always_inline))
+#define COD_ALWAYS __attribute__((always_inline))  // of a lambda
 
 namespace cod {
 namespace {
@@ -110,6 +111,7 @@ struct Lanes {
   COD_INLINE Floats min(Floats x, Floats y) { return choose(x < y, x, y); }
   COD_INLINE Floats max(Floats x, Floats y) { return choose(x > y, x, y); }
   COD_INLINE Ints unsigned_max(Ints x, Ints y) { return choose((Ints)((Words)x > (Words)y), x, y); }
+  COD_INLINE Ints unsigned_min(Ints x, Ints y) { return choose((Ints)((Words)x < (Words)y), x, y); }
   COD_INLINE Floats round(Floats x) {
     for (int l = 0; l < W; l++) x[l] = __builtin_nearbyintf(x[l]);
     return x;
@@ -183,6 +185,9 @@ struct Lanes {
   static constexpr bool kMasks = false;
   // Vectors whose codes are found at once (encode.h); 0: codes one by one, by definition.
   static constexpr int kPiece = 0;
+  // Whether carriers are made 32 at a time in 16-bit numbers: Shorts, shorts(32 whole numbers),
+  // all_shorts(twice the same number), larger(x, y), store_carriers(q, m): bytes q m.
+  static constexpr bool kShorts = false;
 
   // Whether there was a NaN, for `any`: `unordered` notes those of two vectors.
   using Flags = Ints;
@@ -190,23 +195,30 @@ struct Lanes {
     return so_far | (Ints)(x != x) | (Ints)(y != y);
   }
 
-  // Lane l of the result: pick() over all lanes of each[l]; in any order.
-  template <typename F>
-  COD_INLINE Floats across(const Floats *each, const F &pick) {
-    Floats turned[W];
-    for (int i = 0; i < W; i++) {
-      Floats column{};
-      for (int l = 0; l < W; l++) column[l] = each[l][i];
-      turned[i] = column;
-    }
-    for (int half = W / 2; half > 0; half /= 2)
-      for (int i = 0; i < half; i++) turned[i] = pick(turned[i], turned[i + half]);
-    return turned[0];
+  // One step of a tree that reduces W vectors to one (`reduced`): both halves of x and of y, so
+  // that what comes together stands in the same lane. Values 2 apart first, then neighbours, then
+  // those that are further away.
+  template <int LEVEL>
+  COD_INLINE void halves(Floats x, Floats y, Floats &first, Floats &second) {
+    static_assert(W == 4, "wider sets have their own");
+    if constexpr (LEVEL == 0)
+      first = Floats{x[0], y[0], x[1], y[1]}, second = Floats{x[2], y[2], x[3], y[3]};
+    else
+      first = Floats{x[0], x[1], y[0], y[1]}, second = Floats{x[2], x[3], y[2], y[3]};
   }
+  // Lane l of the result: pick() over all lanes of each[l].
+  template <typename F>
+  COD_INLINE Floats across(const Floats *each, const F &pick);
   // In how many lanes x is less than y.
   COD_INLINE int count_less(Floats x, Floats y) {
     int found = 0;
     for (int l = 0; l < W; l++) found += x[l] < y[l];
+    return found;
+  }
+  // In how many of 32 lanes.
+  COD_INLINE int count_less_32(const Floats *x, Floats y) {
+    int found = 0;
+    for (int i = 0; i < 32 / W; i++) found += count_less(x[i], y);
     return found;
   }
 
@@ -255,6 +267,42 @@ struct Lanes {
     return false;
   }
 };
+
+// N numbers of each of W leaves: leaf(l, vectors) gives N vectors, pick(first, second, vectors)
+// puts two halves together, and lane l of the results has the numbers of leaf l. Depth first: few
+// registers are in use at once.
+template <class Isa, int LEVELS, int N, typename Leaf, typename Pick>
+COD_INLINE void reduce(const Leaf &leaf, const Pick &pick, int l, typename Isa::Floats (&out)[N]) {
+  if constexpr (LEVELS == 0) {
+    leaf(l, out);
+  } else {
+    typename Isa::Floats x[N], y[N], first[N], second[N];
+    reduce<Isa, LEVELS - 1, N>(leaf, pick, l, x);
+    reduce<Isa, LEVELS - 1, N>(leaf, pick, l + (1 << (LEVELS - 1)), y);
+    for (int i = 0; i < N; i++) Isa::template halves<LEVELS - 1>(x[i], y[i], first[i], second[i]);
+    pick(first, second, out);
+  }
+}
+template <class Isa>
+constexpr int kLevels = Isa::kWidth == 16  ? 4
+                        : Isa::kWidth == 8 ? 3
+                                           : 2;
+
+template <class Isa, typename F, typename Floats = typename Isa::Floats>
+COD_INLINE Floats reduced(const Floats *each, const F &pick) {
+  Floats found[1];
+  reduce<Isa, kLevels<Isa>, 1>([&](int l, Floats(&out)[1]) COD_ALWAYS { out[0] = each[l]; },
+                               [&](const Floats(&a)[1], const Floats(&b)[1], Floats(&out)[1])
+                                   COD_ALWAYS { out[0] = pick(a[0], b[0]); },
+                               0, found);
+  return found[0];
+}
+template <int W>
+template <typename F>
+inline __attribute__((always_inline)) typename Lanes<W>::Floats Lanes<W>::across(const Floats *each,
+                                                                                 const F &pick) {
+  return reduced<Lanes<W>>(each, pick);
+}
 
 // x / y, given 1 / y: a guess and what is left of x give the rounded quotient.
 template <class Isa>

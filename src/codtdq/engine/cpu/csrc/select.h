@@ -115,18 +115,42 @@ struct Select {
     else
       lowest_of_any(values, n, size, keep, omit, keys);
     Ints *a = keys, *b = keys + size / 2;
-    if (!ranks) {
-      if (keep == size) return Isa::magnitude_of(a[rank - 1], omit);
-      // the lowest `rank` are i of one list and rank - i of the other, for some i
-      Ints best = Isa::key_min(a[rank - 1], b[rank - 1]);
-      for (int i = 1; i < rank; i++)
-        best = Isa::key_min(best, Isa::key_max(a[i - 1], b[rank - i - 1]));
-      return Isa::magnitude_of(best, omit);
-    }
+    if (!ranks) return Isa::magnitude_of(keep == size ? a[rank - 1] : of_both(a, b, rank), omit);
     if (keep < size) keep_lowest(a, b, keep);
     Ints found = a[0];
     for (int r = 2; r <= rank; r++) found = Isa::choose(*ranks == r, a[r - 1], found);
     return Isa::magnitude_of(found, omit);
+  }
+
+  // The rank-th key of two ordered lists: the lowest `rank` are i of one list and rank - i of the
+  // other, for some i.
+  COD_INLINE Ints of_both(const Ints *a, const Ints *b, int rank) {
+    Ints best = Isa::key_min(a[rank - 1], b[rank - 1]);
+    for (int i = 1; i < rank; i++)
+      best = Isa::key_min(best, Isa::key_max(a[i - 1], b[rank - i - 1]));
+    return best;
+  }
+
+  // The rank-th smallest, up to the 8th, of 32 magnitudes in each of W rows, and the smallest;
+  // zeros count. Columns are ordered as they come from memory.
+  static __attribute__((noinline)) Ints smallest_of_32(const float *const *rows, int rank,
+                                                       Ints &least) {
+    alignas(64) Ints keys[32];
+#pragma GCC unroll 1
+    for (int at = 0; at < 32; at += kChunk) {
+      Floats x[kChunk];
+      Ints v[kChunk];
+      Isa::transpose4(rows, at, x);
+      Isa::transpose4(rows, at + 4, x + 4);
+#pragma GCC unroll 8
+      for (int i = 0; i < kChunk; i++) v[i] = Isa::magnitude(x[i]);
+      sort_chunk(v);
+#pragma GCC unroll 8
+      for (int i = 0; i < kChunk; i++) keys[at + i] = v[i];
+    }
+    for (int at = 0; at < 32; at += 16) keep_lowest(keys + at, keys + at + kChunk, kChunk);
+    least = Isa::key_min(keys[0], keys[16]);
+    return of_both(keys, keys + 16, rank);
   }
 
   // The M-th largest magnitude of each lane.

@@ -62,6 +62,7 @@ constexpr Kernels table_of() {
   k.carry_table = Carry<Isa>::table;
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
+  k.carry_halves = Carry<Isa>::halves;
   k.carry_try = Carry<Isa>::try_groups;
   k.carry_pixel_steps = Carry<Isa>::pixel_steps;
   k.carry_try_pixels = Carry<Isa>::try_pixels;
