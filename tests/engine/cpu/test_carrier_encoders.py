@@ -225,6 +225,26 @@ def test_a_smaller_multiplier_wins_where_it_errs_less():
     assert float(errors[1][fewer].sum()) < float(errors[0][fewer].sum())
 
 
+@pytest.mark.parametrize("size", [1e-12, 1e18, 1e37])
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_tried_multipliers_of_any_size(size, asymmetric):
+    """Where squared errors are infinite, no multiplier wins."""
+    x = random(1, 96, 60) * size
+    x[:, :32] *= 0.3
+    how = CarrySpec(4, "group", "token", asymmetric=asymmetric, trials=2)
+    check_searched(x, how, 60)
+
+
+@pytest.mark.parametrize("projection", ["min", "guarded"])
+def test_groups_with_many_values_near_zero(projection):
+    """Behind GELU the zero bin bounds most groups, some of them with exact zeros."""
+    x = torch.nn.functional.gelu(random(130, 160))
+    x[::7, ::5] = 0.0
+    found = check_groups(x, ActivationSpec(projection=projection))
+    free = carrier.carry_groups(x, ActivationSpec(tau=None, zero_ratio=None))
+    assert not torch.equal(found.multiplier, free.multiplier)
+
+
 def test_eight_bits_with_a_zero_point_are_two_bytes():
     x = random(50, 3) * 40
     step, zero = torch.tensor([0.9]), torch.tensor([117])
