@@ -171,6 +171,8 @@ def test_deployment_command(engine, run, monkeypatch):
 
     fake = dict.fromkeys(fresh_process.FIELDS, 1e6)
     monkeypatch.setattr(fresh_process, "run_child", lambda settings: fake)
-    code, out, _ = run("deployment", "--models", tiny_model.NAME, *TINY[2:], "--batch", 1)
+    named = ["--models", tiny_model.NAME, *TINY[2:], "--methods", "cod-tdq-plus"]
+    code, out, _ = run("deployment", *named, "--batch", 1)
     assert code == 0 and "peak memory MB" in out and "overhead of DSTG" in out
+    assert "cod-tdq-plus" in out  # the flagship by its name, beside the paper's settings
     assert "native of multiply-accumulates" in out and "448 bytes" in out

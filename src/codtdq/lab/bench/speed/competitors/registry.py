@@ -60,6 +60,5 @@ def check(names: Sequence[str]) -> None:
         missing = [library for library in needed if importlib.util.find_spec(library) is None]
         if missing:
             raise UnsupportedError(
-                f"{name} needs {', '.join(missing)}, which is not installed: "
-                f"{install_hint(EXTRA)}"
+                f"{name} needs {', '.join(missing)}, which is not installed: {install_hint(EXTRA)}"
             )
