@@ -306,7 +306,8 @@ def vit_cod_tokens() -> str:
 
 def birefnet() -> str:
     """Size, time and memory of BiRefNet by side, as far as there are runs of `bench latency`."""
-    runs = [json.loads(path.read_text()) for path in (ROOT / "results/speed").glob("birefnet*.json")]
+    files = (ROOT / "results/speed").glob("birefnet*.json")
+    runs = [json.loads(path.read_text()) for path in files]
     runs.sort(key=lambda run: (-len(run["model"]), run["input_size"]))  # lite first
     if not runs:
         return "There is no run of these commands in `results/speed`.\n"
