@@ -304,6 +304,25 @@ def vit_cod_tokens() -> str:
     return table(head, lines)
 
 
+def simulation() -> str:
+    """What the simulation in PyTorch differs by from the native engine, for whole networks."""
+    found = json.loads((ROOT / "results/speed/simulated.json").read_text())
+    rows = found["identity"]
+    lines = [
+        [
+            f"`{row['model']}`",
+            f"`{row['method']}`",
+            f"{row['identical']} of {row['images']}",
+            f"{row['max_difference']:.3f}",
+            f"{row['min_iou']:.3f}",
+        ]
+        for row in rows
+    ]
+    head = ["network", "setting", "equal maps", "largest difference of p", "least overlap"]
+    facts = f"{found['machine']['cpu']}, {rows[0]['against']}, torch {found['machine']['torch']}.\n"
+    return f"{table(head, lines, text_columns=2)}\n{facts}"
+
+
 def birefnet() -> str:
     """Size, time and memory of BiRefNet by side, as far as there are runs of `bench latency`."""
     files = (ROOT / "results/speed").glob("birefnet*.json")
@@ -373,6 +392,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "variants": variants,
     "bounds-gain": bounds_gain,
     "selection": selection,
+    "simulation": simulation,
     "demo": demo,
     "vit-cod-scores": vit_cod,
     "vit-cod-tokens": vit_cod_tokens,
