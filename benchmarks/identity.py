@@ -65,6 +65,8 @@ def compared(found: Tensor, wanted: Tensor) -> dict[str, Any]:
         "identical_bytes": sum(torch.equal(a, b) for a, b in bytes_of),
         "max_difference": max(float((a - b).abs().max()) for a, b in both),
         "min_iou": min(overlaps),
+        "mean_iou": sum(overlaps) / len(overlaps),
+        "mean_difference": float((found - wanted).abs().mean()),
     }
 
 

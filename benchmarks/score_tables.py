@@ -313,12 +313,13 @@ def simulation() -> str:
             f"`{row['model']}`",
             f"`{row['method']}`",
             f"{row['identical']} of {row['images']}",
-            f"{row['max_difference']:.3f}",
+            f"{row['mean_difference']:.3f}",
+            f"{row['mean_iou']:.3f}",
             f"{row['min_iou']:.3f}",
         ]
         for row in rows
     ]
-    head = ["network", "setting", "equal maps", "largest difference of p", "least overlap"]
+    head = ["network", "setting", "equal maps", "mean difference of p", "overlap", "least"]
     facts = f"{found['machine']['cpu']}, {rows[0]['against']}, torch {found['machine']['torch']}.\n"
     return f"{table(head, lines, text_columns=2)}\n{facts}"
 
