@@ -7,6 +7,10 @@ Each network is quantized once and stored; every set then loads the same file, r
 of probabilities are equal bit for bit, the largest difference of a probability, the
 smallest overlap of the masks cut at .5, and how many 8-bit masks are equal.
 `python benchmarks/speed_tables.py` draws the table into docs/native-engine.md.
+
+    python benchmarks/identity.py --simulated --out results/speed/simulated.json
+
+compares the simulation in PyTorch with the best set instead, for docs/limits.md.
 """
 
 from __future__ import annotations
@@ -61,6 +65,8 @@ def compared(found: Tensor, wanted: Tensor) -> dict[str, Any]:
         "identical_bytes": sum(torch.equal(a, b) for a, b in bytes_of),
         "max_difference": max(float((a - b).abs().max()) for a, b in both),
         "min_iou": min(overlaps),
+        "mean_iou": sum(overlaps) / len(overlaps),
+        "mean_difference": float((found - wanted).abs().mean()),
     }
 
 
@@ -97,6 +103,17 @@ def rows_of(model: str, method: str, file: Path, pictures: list[Any]) -> list[di
     return rows
 
 
+def simulated(model: str, method: str, file: Path, pictures: list[Any]) -> list[dict[str, Any]]:
+    """One row: the same file, simulated in PyTorch, against the best set."""
+    best = codtdq.load(file, backend="cpu")
+    wanted = probabilities(best, pictures)
+    found = probabilities(codtdq.load(file, backend="reference"), pictures)
+    said = {"model": model, "method": method, "set": "simulated"}
+    said |= {"against": str(library.instruction_set())}
+    captured = bool(codtdq.backend_of(best).programs)
+    return [said | {"captured": captured} | compared(found, wanted)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
@@ -105,7 +122,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1, help="of the package")
     parser.add_argument("--calibration-images", type=int, default=8)
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
+    parser.add_argument("--simulated", action="store_true", help="hold the simulation against it")
     args = parser.parse_args()
+    rows_of_file = simulated if args.simulated else rows_of
     pictures = images_of(args.scenes, args.samples)
     facts = environment()
     document: dict[str, Any] = {
@@ -118,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for model, method in cases:
             file = stored(model, method, Path(folder), args.calibration_images)
-            for row in rows_of(model, method, file, pictures):
+            for row in rows_of_file(model, method, file, pictures):
                 document["identity"].append(row)
                 print(
                     f"{model:13} {method:16} {row['set']:12} {row['identical']} of "

@@ -5,7 +5,7 @@ Writes maps and masks as PNG files, then scores the same files in one run: with 
 with PySODMetrics split over as many processes as `codtdq score` has. All sides read the files and
 compute S, weighted F, E, F and MAE; their means are compared.
 
-Run alone on the machine: python benchmarks/score_throughput.py --out score_throughput.json
+Run alone on the machine: python benchmarks/score_throughput.py --out results/score/throughput.json
 """
 
 from __future__ import annotations
@@ -100,6 +100,12 @@ def run_ours(folder: Path, processes: int) -> tuple[float, dict[str, float]]:
     return seconds, json.loads(done.stdout)["results"][0]
 
 
+def _processor_seconds() -> float:
+    """Processor time of this process and of those that it waited for; a busy machine adds none."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
 def main() -> None:
     """Print images per second of each side, the ratios and the largest difference of a mean."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -113,7 +119,8 @@ def main() -> None:
     print(
         f"machine: {processor_name()}, {os.cpu_count()} cores; python {platform.python_version()}"
     )
-    print(", ".join(f"{name} {found}" for name, found in packages.items()))
+    load = round(os.getloadavg()[0], 1)  # of others: it was alone if this is near 0
+    print(", ".join(f"{name} {found}" for name, found in packages.items()) + f"; load {load}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_maps(folder, options.count, *options.size)
@@ -124,8 +131,10 @@ def main() -> None:
         }
         rows = []
         for side, (function, processes) in sides.items():
+            before = _processor_seconds()
             seconds, means = function(folder, processes)
-            rows.append({"side": side, "processes": processes, "seconds": seconds, "means": means})
+            row = {"side": side, "processes": processes, "seconds": seconds, "means": means}
+            rows.append(row | {"cpu_seconds": _processor_seconds() - before})
             rate = options.count / seconds
             print(f"{side:20} {processes} processes: {seconds:8.1f} s, {rate:7.2f} images/s")
     ours, alone, split = rows
@@ -135,7 +144,8 @@ def main() -> None:
         print(f"against {other['side']}: {ratio:.1f} times as fast, largest difference {gap:.1e}")
     if options.out:
         facts = {"count": options.count, "size": list(options.size), "packages": packages}
-        facts |= {"machine": processor_name(), "cores": os.cpu_count(), "rows": rows}
+        facts |= {"machine": processor_name(), "cores": os.cpu_count(), "load": load, "rows": rows}
+        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
         Path(options.out).write_text(json.dumps(facts, indent=2) + "\n")
 
 

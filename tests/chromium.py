@@ -167,7 +167,7 @@ class Chromium:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=url)
         loaded = "location.protocol !== 'about:' && document.readyState === 'complete'"
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60  # of a loaded machine
         while not self.run(loaded):
             assert time.monotonic() < until, "the page does not finish loading"
             time.sleep(0.02)

@@ -131,8 +131,13 @@ def test_search_finds_a_page_on_the_served_site(site):
     browser = chromium.Chromium()
     try:
         home = f"http://127.0.0.1:{server.server_port}/"
-        browser.open_url(home + "index.html", width=390)
-        assert browser.run("document.documentElement.scrollWidth") <= 390  # nothing sticks out
+        for page in sorted(site.glob("*.html")):
+            browser.open_url(home + page.name, width=390)
+            assert browser.run("document.documentElement.scrollWidth") <= 390, page  # sticks out
+        browser.open_url(home + "results.html", width=390)
+        wide = "document.querySelector('.md-typeset__scrollwrap')"
+        assert browser.run(f"{wide}.scrollWidth > {wide}.clientWidth")
+        assert "gradient" in browser.run(f"getComputedStyle({wide}).backgroundImage")  # its cue
         browser.open_url(home + "index.html")
         browser.type("input[name=query]", "zero-bin")
         until = time.monotonic() + 60

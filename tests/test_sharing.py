@@ -78,7 +78,7 @@ def test_what_cannot_be_saved_or_loaded(tmp_path: Path, monkeypatch):
     with pytest.raises(CheckpointError, match="no such folder"):
         codtdq.from_pretrained("not/a/folder")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'codtdq\[hub\]'"):
+    with pytest.raises(UnsupportedError, match="run pip install 'huggingface_hub"):
         codtdq.from_pretrained("someone/something")
 
 

@@ -167,8 +167,9 @@ def export(
 ) -> ExportedProgram:
     """Write the mask of a model as a program file, which `codtdq.runtime` runs without torch.
 
-    sizes: (height, width) of inputs; by default the model's own. batch: images that one run may
-        take. input_size: of a model that declares none.
+    sizes: (height, width) of inputs; by default the model's own.
+    batch: images that one run may take.
+    input_size: of a model that declares none.
     """
     return export_program(model, path, sizes=sizes, batch=batch, input_size=input_size)
 

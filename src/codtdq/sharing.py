@@ -16,6 +16,7 @@ from torch import nn
 from codtdq.api import load, save
 from codtdq.checkpoint import read_header
 from codtdq.checkpoint.files import META, WEIGHTS
+from codtdq.environment import install_hint
 from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.io import write_text
 from codtdq.models import list_models, model_info
@@ -78,7 +79,7 @@ def _fetched(name: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise UnsupportedError(
-            f"{name}: no such folder; to look for it on a hub, run pip install 'codtdq[hub]'"
+            f"{name}: no such folder; to look for it on a hub, run {install_hint('hub')}"
         ) from error
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=[WEIGHTS, META, CARD])

@@ -157,6 +157,17 @@ def test_folders_below_and_other_formats(run, photos, tmp_path):
     assert sorted(contents(tmp_path / "some")) == ["a.png", "b.png", "c.png"]  # the first
 
 
+def test_a_limit_counts_all_arguments(run, photos, tmp_path):
+    files = sorted(photos.glob("*.png"))  # as a shell passes photos/*.png
+    code, shown, _ = run("predict", *files, *TINY, "--limit", 2, "--out", tmp_path / "two")
+    assert code == 0 and "2 files" in shown
+    assert sorted(contents(tmp_path / "two")) == [path.name for path in files[:2]]
+    assert f"note: {len(files) - 2} images of later arguments left out (--limit)" in shown
+    wrong = ["predict", *files, "nowhere.png", *TINY, "--limit", 2, "--out", tmp_path / "no"]
+    assert run(*wrong)[0] == 2 and not (tmp_path / "no").exists()
+    assert "limit is 0" in run("predict", *files, *TINY, "--limit", 0, "--out", tmp_path / "no")[2]
+
+
 def test_one_image_may_name_its_file(run, photos, tmp_path):
     mask = tmp_path / "new" / "mask.png"
     assert run("predict", photos / "a.png", *TINY, "--overlay", "--out", mask)[0] == 0

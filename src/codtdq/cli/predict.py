@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write 255 where the mask is T (0 to 1) of its range or more, 0 elsewhere",
     )
     parser.add_argument("--recursive", action="store_true", help="take folders below a folder too")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N images per argument")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N images")
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     parser.add_argument(
         "--resume", action="store_true", help="go on: leave images whose files are there"
@@ -146,17 +146,29 @@ def _report(
 
 
 def _sources(args: argparse.Namespace) -> list[Dataset]:
-    """The images of the arguments; standard input is one image called stdin."""
+    """The images of the arguments, at most `--limit`; standard input is one called stdin."""
     from codtdq.data import ImageFolder, ImageList
+    from codtdq.data.dataset import check_limit
 
+    check_limit(args.limit)
     if args.images.count(STREAM) > 1:
         raise ConfigError("standard input (-) holds one image; give - once")
-    return [
-        ImageList([_from_stdin()], names=["stdin"])
-        if source == STREAM
-        else ImageFolder(source, limit=args.limit, recursive=args.recursive)
-        for source in args.images
-    ]
+    sources: list[Dataset] = []
+    left, unused = args.limit, 0
+    for source in args.images:
+        if left == 0:  # looked at all the same: a wrong name is an error wherever it stands
+            unused += 1 if source == STREAM else len(ImageFolder(source, recursive=args.recursive))
+            continue
+        found: Dataset = (
+            ImageList([_from_stdin()], names=["stdin"], limit=left)
+            if source == STREAM
+            else ImageFolder(source, limit=left, recursive=args.recursive)
+        )
+        left = None if left is None else left - len(found)
+        sources.append(found)
+    if unused:
+        sources[-1].notes.append(f"{unused} images of later arguments left out (--limit)")
+    return sources
 
 
 def _from_stdin() -> NDArray[np.uint8]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +185,16 @@ def test_styles(maps: Path, capsys, style: str):
     assert main(["score", *words, "--style", style]) == 0
     start = {"markdown": "### Scores", "latex": "% needs", "csv": "method,dataset,S"}[style]
     assert capsys.readouterr().out.startswith(start)
+
+
+def test_scores_alone_need_no_torch(maps: Path, tmp_path: Path):
+    words = ["--pred", f"{maps}/results/good", "--gt", f"{maps}/TestDataset/Pond", "--workers", "1"]
+    code = (
+        "import sys; from codtdq.cli import main; "
+        f"assert main({['score', *words, '--out', str(tmp_path / 'out')]}) == 0; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_a_second_run_scores_only_what_changed(maps: Path, capsys, monkeypatch):

@@ -7,6 +7,8 @@ import os
 
 import torch
 
+from codtdq.environment import install_hint
+
 INTERPRET = "TRITON_INTERPRET"  # Triton's own switch: "1" runs kernels on the CPU, for tests
 OLDEST = 80  # compute capability whose tensor cores multiply int8 as the kernels do
 EXTRA = "gpu"
@@ -20,7 +22,7 @@ def interpreted() -> bool:
 def unavailable_reason() -> str | None:
     """Why no kernel can run, or None."""
     if importlib.util.find_spec("triton") is None:
-        return f"Triton is not installed: pip install 'codtdq[{EXTRA}]'"
+        return f"Triton is not installed: {install_hint(EXTRA)}"
     if interpreted():
         return None
     if not torch.cuda.is_available():
@@ -55,7 +57,7 @@ def describe() -> str:
 def facts() -> dict[str, str]:
     """Whether Triton is installed and whether there is a device, a line for each."""
     if importlib.util.find_spec("triton") is None:
-        installed = f"not installed: pip install 'codtdq[{EXTRA}]'"
+        installed = f"not installed: {install_hint(EXTRA)}"
     else:
         # its distribution has other names for some devices, so the module is asked
         import triton

@@ -112,7 +112,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Score, show, write."""
     from codtdq.errors import ConfigError
-    from codtdq.lab.figures.style import require_matplotlib
     from codtdq.lab.score.run import score
     from codtdq.lab.score.tables import COLUMNS, check_metrics, score_table, stats_table
     from codtdq.lab.score.workbook import require_openpyxl
@@ -121,11 +120,14 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(f"--digits is {args.digits}; accepted: 1 to 9")
     metrics = args.metric or list(COLUMNS)
     check_metrics([*metrics, args.compare])
-    for wanted, needed in ((args.xlsx, require_openpyxl), (args.curves, require_matplotlib)):
-        if wanted and args.out is None:
-            raise ConfigError("--xlsx and --curves write files; say where with --out DIR")
-        if wanted:
-            needed()
+    if (args.xlsx or args.curves) and args.out is None:
+        raise ConfigError("--xlsx and --curves write files; say where with --out DIR")
+    if args.xlsx:
+        require_openpyxl()
+    if args.curves:  # figures bring torch along: seconds that scores alone do not need
+        from codtdq.lab.figures.style import require_matplotlib
+
+        require_matplotlib()
     sources = _sources(args)
     if args.reference is not None and args.reference not in sources.maps:
         known = ", ".join(sources.maps)
@@ -167,8 +169,6 @@ def _sources(args: argparse.Namespace) -> Sources:
 def _write(out: Path, scored: Scored, tables: list[Table], args: argparse.Namespace) -> None:
     """Tables in every style, scores per image, and what else was asked for."""
     from codtdq.lab.csvtable import csv_table
-    from codtdq.lab.figures.files import save_figure
-    from codtdq.lab.score.figure import curves_figure
     from codtdq.lab.score.tables import per_image_records
     from codtdq.lab.score.workbook import write_workbook
     from codtdq.lab.tables import render_tables
@@ -180,6 +180,9 @@ def _write(out: Path, scored: Scored, tables: list[Table], args: argparse.Namesp
     if args.xlsx:
         write_workbook(out / "scores.xlsx", scored, tables)
     if args.curves:
+        from codtdq.lab.figures.files import save_figure
+        from codtdq.lab.score.figure import curves_figure
+
         for dataset in scored.datasets:
             figure = curves_figure(scored, dataset)
             for form in ("png", "svg"):

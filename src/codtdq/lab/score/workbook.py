@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from codtdq.environment import install_hint
 from codtdq.errors import UnsupportedError
 from codtdq.io import atomic_path
 from codtdq.lab.score.run import Scored
@@ -22,7 +23,7 @@ def require_openpyxl() -> None:
         import openpyxl  # noqa: F401
     except ImportError as error:
         raise UnsupportedError(
-            "--xlsx needs openpyxl, which is not installed; run pip install 'codtdq[score]', "
+            f"--xlsx needs openpyxl, which is not installed; run {install_hint('score')}, "
             "or take the .csv files"
         ) from error
 

@@ -9,6 +9,7 @@ import torch
 
 import codtdq
 from codtdq.cli import main
+from codtdq.environment import install_hint
 from codtdq.errors import UnsupportedError
 from small_nets import simulate
 
@@ -38,7 +39,7 @@ def test_without_triton_the_extra_is_named(monkeypatch):
     from codtdq.engine.triton import device
 
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
-    assert device.unavailable_reason() == "Triton is not installed: pip install 'codtdq[gpu]'"
+    assert device.unavailable_reason() == f"Triton is not installed: {install_hint('gpu')}"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
@@ -71,7 +72,7 @@ def test_the_doctor_tells_triton_from_a_device(capsys, monkeypatch):
     assert f"triton installed: {gpu_cases.triton.__version__}" in lines
     assert "device none; models run on the CPU, which needs none" in lines
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
-    assert device.facts()["triton"] == "not installed: pip install 'codtdq[gpu]'"
+    assert device.facts()["triton"] == f"not installed: {install_hint('gpu')}"
 
 
 def test_measuring_refuses_the_interpreter(monkeypatch):

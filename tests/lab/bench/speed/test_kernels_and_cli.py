@@ -9,6 +9,7 @@ from torch import nn
 
 import codtdq
 from codtdq.cli import main
+from codtdq.environment import install_hint
 from codtdq.errors import ConfigError
 from codtdq.lab.bench.speed import competitors, kernels
 from codtdq.models.cfrn import cfrn
@@ -162,7 +163,7 @@ def test_wrong_input_is_one_line(engine, run, tmp_path, monkeypatch):
     assert not out_file.exists()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, err = run("latency", *TINY, "--compare", "onnxruntime")
-    assert code == 2 and "codtdq[compare]" in err
+    assert code == 2 and f"not installed: {install_hint('compare')}" in err
 
 
 def test_deployment_command(engine, run, monkeypatch):
@@ -170,6 +171,8 @@ def test_deployment_command(engine, run, monkeypatch):
 
     fake = dict.fromkeys(fresh_process.FIELDS, 1e6)
     monkeypatch.setattr(fresh_process, "run_child", lambda settings: fake)
-    code, out, _ = run("deployment", "--models", tiny_model.NAME, *TINY[2:], "--batch", 1)
+    named = ["--models", tiny_model.NAME, *TINY[2:], "--methods", "cod-tdq-plus"]
+    code, out, _ = run("deployment", *named, "--batch", 1)
     assert code == 0 and "peak memory MB" in out and "overhead of DSTG" in out
+    assert "cod-tdq-plus" in out  # the flagship by its name, beside the paper's settings
     assert "native of multiply-accumulates" in out and "448 bytes" in out

@@ -186,7 +186,7 @@ function showLayers(found) {
   }));
   $("layer-field").hidden = false;
   $("lost-view").hidden = false;
-  say("lost-status", `${layers.length} layers, beginning with the one that loses most.`);
+  say("lost-status", `${layers.length} layers; the one that loses most is shown first.`);
   pick(worst);
 }
 

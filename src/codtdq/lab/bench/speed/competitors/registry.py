@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from codtdq.environment import install_hint
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.lab.bench.speed.competitors import with_onnxruntime, with_openvino, with_torch
 from codtdq.lab.bench.speed.competitors.network import Network
@@ -59,6 +60,5 @@ def check(names: Sequence[str]) -> None:
         missing = [library for library in needed if importlib.util.find_spec(library) is None]
         if missing:
             raise UnsupportedError(
-                f"{name} needs {', '.join(missing)}, which is not installed: "
-                f"pip install 'codtdq[{EXTRA}]'"
+                f"{name} needs {', '.join(missing)}, which is not installed: {install_hint(EXTRA)}"
             )
