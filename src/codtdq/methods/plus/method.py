@@ -53,6 +53,7 @@ from codtdq.methods.plus.layer import LayerSettings
 from codtdq.methods.plus.schemes import input_scheme, sketch
 from codtdq.methods.plus.scoring import Scorer
 from codtdq.methods.plus.sequence import fit_in_order
+from codtdq.methods.plus.spending import spend_bits
 from codtdq.methods.plus.state import FittedFiles
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
@@ -138,17 +139,21 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
             folded[norm] = best.parts()
             for site in readers:
                 rows[site.name] = best.tokens(rows[site.name])
-    used: dict[str, list[str]] = {}
+    used: dict[str, Transform] = {}
     for site in track(bench.sites, "searching input formats"):
-        transform = Transform()
         allowed = tuple(config.transforms)
         if allowed and _is_dense(site) and not _is_float(site) and site.role != "first":
             scorer = Scorer([site], rows[site.name], scheme)
-            transform = choose_transform(scorer, allowed, config.margin)
-        install_transform(bench, site, scheme(site), transform)
-        if not transform.trivial:
-            used[site.name] = transform.parts()
-    return {"folded": folded, "transforms": used}
+            used[site.name] = choose_transform(scorer, allowed, config.margin)
+    notes: dict[str, Any] = {"folded": folded}
+    if config.spare_act_bits or config.spare_weight_bits:
+        notes["widened"] = spend_bits(
+            bench, scheme, used, config.spare_act_bits, config.spare_weight_bits
+        )
+    for site in bench.sites:
+        install_transform(bench, site, scheme(site), used.get(site.name, Transform()))
+    parts = {name: transform.parts() for name, transform in used.items() if transform.parts()}
+    return {**notes, "transforms": parts}
 
 
 def install_transform(
