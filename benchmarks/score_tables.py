@@ -26,6 +26,7 @@ SMALL = ("cfrn-small", "escnet-small")
 CASES = [(model, stress) for model in SMALL for stress in (None, "outliers")]
 CASE_HEAD = ["cfrn-small", "with outliers", "escnet-small", "with outliers"]
 EVIDENCE = {"re-implemented from the abstract": " (a)", "second-hand description": " (s)"}
+VIT_COD_PLAIN = "cod-tdq-plus-no-spare"
 VIT_COD_FIRST = ("fp32", "w4a4", "dstg-only", "cod-tdq", "cod-tdq-guarded")
 
 
@@ -269,22 +270,39 @@ def vit_cod() -> str:
     """The network for photographs: ours in the order of the text, other methods by S."""
     files = ("vit-cod/results.jsonl", "vit-cod/methods/results.jsonl")
     found = {row["method"]: row for name in files for row in rows(name)}
-    last = ["cod-tdq-plus"]
+    last = [name for name in (VIT_COD_PLAIN, "cod-tdq-plus") if name in found]
     others = [name for name in found if name not in VIT_COD_FIRST and name not in last]
     others.sort(key=lambda name: -found[name]["metrics"]["S"])
-    names = {"fp32": "FP32", "w4a4": "`w4a4` (naive)", last[0]: "`cod-tdq-plus` (`vit-cod-w4a4`)"}
+    names = {
+        "fp32": "FP32",
+        "w4a4": "`w4a4` (naive)",
+        VIT_COD_PLAIN: "`cod-tdq-plus`, no spare bits",
+        "cod-tdq-plus": "`cod-tdq-plus` (`vit-cod-w4a4`)",
+    }
     metrics = ["S", "wF", "E_mean", "F_max", "MAE"]
+    titles = {name: f"{method_info(name).title} (`{name}`)" for name in others} | names
+    return vit_cod_table(
+        [found[name] for name in [*VIT_COD_FIRST, *others, *last]], titles, metrics
+    )
+
+
+def vit_cod_table(found: list[Row], titles: dict[str, str], metrics: list[str]) -> str:
+    """Rows as they come: bits, scores and the distance to the float masks."""
     lines = []
-    for name in [*VIT_COD_FIRST, *others, *last]:
-        row, title = found[name], f"`{name}`"
-        if name in others:
-            title = f"{method_info(name).title} (`{name}`)"
+    for row in found:
         away = row.get("distance")
         bits = row.get("bits") or {"weight": 32, "activation": 32}
         wide = " / ".join(f"{bits[kind]:.3g}" for kind in ("weight", "activation"))
         cells = (f"{row['metrics'][key]:.4f}" for key in metrics)
-        lines.append([names.get(name, title), wide, *cells, "-" if away is None else f"{away:.4f}"])
+        title = titles.get(row["method"], f"`{row['method']}`")
+        lines.append([title, wide, *cells, "-" if away is None else f"{away:.4f}"])
     return table(["setting", "bits W / A", *metrics, "distance"], lines)
+
+
+def vit_cod_of(name: str) -> Callable[[], str]:
+    """The table of one file of rows of vit-cod, in its order."""
+    titles = {"fp32": "FP32", "w4a4": "`w4a4` (naive)"}
+    return lambda: vit_cod_table(rows(f"vit-cod/{name}.jsonl"), titles, ["S", "wF", "MAE"])
 
 
 def vit_cod_tokens() -> str:
@@ -379,6 +397,25 @@ def score_throughput() -> str:
     return f"{table(head, lines)}\n{facts}"
 
 
+def vit_cod_felt() -> str:
+    """What the mask feels of rounding, by parts of the network."""
+    felt = json.loads((ROOT / "results/vit-cod/felt.json").read_text())["felt"]
+    parts = {"patch projection": ["encoder.patch_embed."]}
+    for first in (0, 3, 6, 9):
+        blocks = [f"encoder.blocks.{block}." for block in range(first, first + 3)]
+        parts[f"blocks {first} to {first + 2}"] = blocks
+    parts["decoder"] = ["decoder."]
+    total = {
+        key: sum(each[key] for each in felt.values()) for key in ("elements", "inputs", "weight")
+    }
+    lines = []
+    for title, starts in parts.items():
+        chosen = [each for name, each in felt.items() if name.startswith(tuple(starts))]
+        shares = (sum(each[key] for each in chosen) / total[key] for key in total)
+        lines.append([title, *(f"{share:.1%}" for share in shares)])
+    return table(["part", "weights in it", "felt of its inputs", "felt of its weights"], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "all-methods": all_methods,
     "planted-outliers": planted,
@@ -397,6 +434,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "vit-cod-scores": vit_cod,
     "vit-cod-tokens": vit_cod_tokens,
+    "vit-cod-felt": vit_cod_felt,
+    "vit-cod-variants": vit_cod_of("variants"),
+    "vit-cod-camosynth": vit_cod_of("camosynth"),
     "roofline": roofline,
     "score-throughput": score_throughput,
     "triton": triton,

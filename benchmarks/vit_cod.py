@@ -2,12 +2,15 @@
 
     python benchmarks/split_pairs.py CAMO-train split
     python benchmarks/vit_cod.py split/held-out --out results/vit-cod/results.jsonl
+    python benchmarks/vit_cod.py split/held-out --calibration split/rest \\
+        --settings fp32,dcrp-only,c1-only --out results/vit-cod/variants.jsonl
     python benchmarks/vit_cod.py camosynth --limit 40 --out results/vit-cod/camosynth.jsonl
     python benchmarks/vit_cod.py samples --out results/vit-cod/samples.jsonl \\
         --picture docs/images/vit-cod-samples.png
 
-Settings that need no images are made here, `cod-tdq-plus` is the model of the package, or what
-`--packed` names; all run on the native engine, float in PyTorch. `distance` is the mean of
+Settings are made here, those that need images with 32 of `--calibration`; `cod-tdq-plus` is the
+model of the package, or what `--packed` names. All run on the native engine, float in PyTorch;
+rows say how much was simulated. `distance` is the mean of
 |p - p of the float model| over the pixels of the network's input, averaged over images.
 """
 
@@ -32,16 +35,20 @@ from codtdq.resolve import open_config, open_model, quantize_for
 
 MODEL = "vit-cod"
 SETTINGS = ("fp32", "w4a4", "cod-tdq", "cod-tdq-guarded", "dstg-only", "cod-tdq-plus")
+CALIBRATION_IMAGES = 32
 SCORES = ("name", "S", "wF", "E_mean", "F_mean", "MAE")
 
 
-def opened(setting: str, packed: str) -> nn.Module:
+def opened(setting: str, packed: str, calibration: str | None) -> nn.Module:
     if setting == "cod-tdq-plus":
         return open_model(packed, backend="cpu")
     model = open_model(MODEL)
     if setting == "fp32":
         return model
-    return quantize_for(model, open_config(model, name=setting), backend="cpu")
+    config = open_config(model, name=setting)
+    if config.needs_calibration and calibration is None:
+        raise SystemExit(f"{setting} needs images: give --calibration")
+    return quantize_for(model, config, dataset=calibration, count=CALIBRATION_IMAGES, backend="cpu")
 
 
 def measured(model: nn.Module, dataset: str, limit: int | None) -> tuple[Any, Tensor]:
@@ -74,6 +81,7 @@ def main() -> None:
     parser.add_argument("dataset", help="folder with Imgs and GT, or a camosynth split")
     parser.add_argument("--packed", default="vit-cod-w4a4", help="quantized by cod-tdq-plus")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="the float one comes first")
+    parser.add_argument("--calibration", help="images for settings that need some")
     parser.add_argument("--float-maps", type=Path, help="file that keeps the float masks")
     parser.add_argument(
         "--picture", type=Path, help="PNG of all masks; of images that may be shown"
@@ -89,7 +97,7 @@ def main() -> None:
     kept: Path | None = args.float_maps
     exact = torch.load(kept) if kept is not None and kept.exists() else None
     for setting in args.settings.split(","):
-        model = opened(setting, args.packed)
+        model = opened(setting, args.packed, args.calibration)
         result, maps = measured(model, args.dataset, args.limit)
         if setting == "fp32":
             exact = maps

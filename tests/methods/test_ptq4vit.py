@@ -14,7 +14,8 @@ from codtdq.data import open_dataset
 from codtdq.errors import CalibrationError, ConfigError
 from codtdq.evaluation import CalibrationImages, evaluate
 from codtdq.methods import apply_method
-from codtdq.methods.rivals.fisher import FISHER, MSE, sample_operators, sampled_label_loss
+from codtdq.methods.likelihood import sampled_label_loss
+from codtdq.methods.rivals.fisher import FISHER, MSE, sample_operators
 from codtdq.methods.rivals.ptq4vit import (
     GELU_MINIMUM,
     PTQ4ViTConfig,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from codtdq.columns import columns
+from codtdq.planning.config import QuantConfig
 from codtdq.planning.plan import QuantPlan, Site
 from codtdq.printing import printable
 from codtdq.schemes.projected import input_label
@@ -100,4 +101,31 @@ def summary(plan: QuantPlan) -> dict[str, str]:
         "file": "these and a header (names, shapes, settings)"
         + ("" if plan.config.plans_formats else "; calibration may add transforms, biases"),
         "effective": effective if known else "known once the method has chosen its formats",
+        **_spare(plan),
     }
+
+
+def _spare(plan: QuantPlan) -> dict[str, str]:
+    """What a method may spend beyond the widths of its config, or what it has spent."""
+    config = plan.config
+    inputs, weights = (getattr(config, f"spare_{side}_bits", 0) for side in ("act", "weight"))
+    if not inputs and not weights:
+        return {}
+    wider = [site for site in plan.sites if _is_wider(site, plan.config)]
+    if wider:
+        return {
+            "spare": f"{len(wider)} operators have wider codes or smaller groups, counted above"
+        }
+    return {
+        "spare": f"calibration may add up to {weights:.2f} bits per weight and {inputs:.2f} per "
+        "activation in the mean, not counted above"
+    }
+
+
+def _is_wider(site: Site, config: QuantConfig) -> bool:
+    """Whether a method spent more on a site than the config's widths and groups."""
+    return (
+        (site.weight_bits or 0) > (config.weight_bits or 8)
+        or (site.weight_group or 0) < (config.weight_group_size or 0) * (site.weight is not None)
+        or (site.role != "first" and (site.act_bits or 0) > (config.act_bits or 8))
+    )

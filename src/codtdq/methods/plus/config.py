@@ -35,6 +35,9 @@ class PlusConfig(QuantConfig):
     sweeps: int = 2  # of coordinate descent over codes and scales
     ridges: tuple[float, ...] = (0.01, 0.05, 0.3)  # empty: the float weight is the target
     correct_bias: bool = True
+    # mean bits that may go, beyond the widths above, to operators whose rounding the mask feels
+    spare_act_bits: float = 0.0
+    spare_weight_bits: float = 0.0
     images: int = 128
 
     act_groups: ClassVar[bool] = True
@@ -44,6 +47,10 @@ class PlusConfig(QuantConfig):
         super().__post_init__()
         for name in ("trials", "images"):
             check_positive_int(name, getattr(self, name))
+        for name in ("spare_act_bits", "spare_weight_bits"):
+            spare = getattr(self, name)
+            if isinstance(spare, bool) or not isinstance(spare, int | float) or not 0 <= spare <= 4:
+                raise ConfigError(f"{name} is {spare!r}; accepted: 0 to 4 bits per value")
         if not isinstance(self.sweeps, int) or isinstance(self.sweeps, bool) or self.sweeps < 0:
             raise ConfigError(f"sweeps is {self.sweeps!r}; accepted: a whole number of at least 0")
         for name in ("transforms", "ridges", "exponents"):

@@ -1,6 +1,6 @@
 """cod-tdq-plus: four bits that a user cannot tell from float, on any Linear and convolution.
 
-Activations are quantized at run time, weights once; 128 calibration images, no masks, no gradients.
+Activations are quantized at run time, weights once; 128 calibration images, no masks, no training.
 One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
 
 - groups along the axis that an operator contracts (`act_group_size`): 32 channels of a token for
@@ -16,7 +16,9 @@ One file per ingredient in `plus/`, each with its switch in `PlusConfig`:
   Operators are fitted in running order, each against the inputs that the quantized network gives
   it and the outputs that the float network wants (`sequence`, `lockstep`): a ridge-shifted target
   (`ridges`, by held-out images), rounding that compensates its errors (`compensate`), coordinate
-  descent over codes and scales (`sweeps`), and the bias last (`correct_bias`).
+  descent over codes and scales (`sweeps`), and the bias last (`correct_bias`);
+- off by default: a budget of bits for operators whose rounding the mask feels (`spare_act_bits`,
+  `spare_weight_bits`; `spending`).
 
 `base` puts the ranges of a preset underneath, so that one ingredient can be added to the paper's
 method at a time (`base_ranges`).
@@ -51,8 +53,9 @@ from codtdq.methods.plus.config import PlusConfig
 from codtdq.methods.plus.equalize import equalize_norm
 from codtdq.methods.plus.layer import LayerSettings
 from codtdq.methods.plus.schemes import input_scheme, sketch
-from codtdq.methods.plus.scoring import Scorer
+from codtdq.methods.plus.scoring import MakeInput, Scorer
 from codtdq.methods.plus.sequence import fit_in_order
+from codtdq.methods.plus.spending import spend_bits
 from codtdq.methods.plus.state import FittedFiles
 from codtdq.methods.registry import OWN, register_method
 from codtdq.methods.workbench import Workbench
@@ -111,14 +114,34 @@ def cod_tdq_plus(bench: Workbench) -> None:
 
 
 def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]:
-    """Fold norms, choose each operator's transform, install its input quantizer."""
+    """Fold norms, choose each operator's transform and width, install its input quantizer."""
+    config: PlusConfig = bench.config
+    scheme = scheme_maker(bench, stats)
+    folded, used = choose_transforms(bench, stats, scheme)
+    notes: dict[str, Any] = {"folded": folded}
+    if config.spare_act_bits or config.spare_weight_bits:
+        notes["widened"] = spend_bits(
+            bench, scheme, used, config.spare_act_bits, config.spare_weight_bits
+        )
+    for site in bench.sites:
+        install_transform(bench, site, scheme(site), used.get(site.name, Transform()))
+    parts = {name: transform.parts() for name, transform in used.items() if transform.parts()}
+    return {**notes, "transforms": parts}
+
+
+def scheme_maker(bench: Workbench, stats: dict[str, InputStats]) -> MakeInput:
+    """What quantizes the input of a site, as the config says."""
+    config: PlusConfig = bench.config
+    base = base_specs(bench, config.base) if config.base else {}
+    return lambda site: input_scheme(site, stats[site.name], config, base.get(site.name))
+
+
+def choose_transforms(
+    bench: Workbench, stats: dict[str, InputStats], scheme: MakeInput
+) -> tuple[dict[str, list[str]], dict[str, Transform]]:
+    """Fold norms; returns what went into which, and the transform of every operator."""
     config: PlusConfig = bench.config
     rows = {name: stat.rows for name, stat in stats.items()}
-    base = base_specs(bench, config.base) if config.base else {}
-
-    def scheme(site: Site) -> InputScheme | None:
-        return input_scheme(site, stats[site.name], config, base.get(site.name))
-
     folded: dict[str, list[str]] = {}
     groups = norm_groups(bench) if config.equalize else {}
     for norm, readers in track(groups.items(), "searching scales of norms", len(groups)):
@@ -138,17 +161,13 @@ def choose_all(bench: Workbench, stats: dict[str, InputStats]) -> dict[str, Any]
             folded[norm] = best.parts()
             for site in readers:
                 rows[site.name] = best.tokens(rows[site.name])
-    used: dict[str, list[str]] = {}
+    used: dict[str, Transform] = {}
     for site in track(bench.sites, "searching input formats"):
-        transform = Transform()
         allowed = tuple(config.transforms)
         if allowed and _is_dense(site) and not _is_float(site) and site.role != "first":
             scorer = Scorer([site], rows[site.name], scheme)
-            transform = choose_transform(scorer, allowed, config.margin)
-        install_transform(bench, site, scheme(site), transform)
-        if not transform.trivial:
-            used[site.name] = transform.parts()
-    return {"folded": folded, "transforms": used}
+            used[site.name] = choose_transform(scorer, allowed, config.margin)
+    return folded, used
 
 
 def install_transform(
