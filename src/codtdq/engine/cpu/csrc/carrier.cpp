@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "aligned.h"
@@ -309,7 +310,7 @@ class Product {
 extern "C" {
 
 int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
-                         const cod_carrier_weight *w, const cod_output *y, int32_t threads) {
+                         const cod_carrier_weight *w, const cod_output *y, int32_t threads) try {
   if (!x || !usable(w) || !y || !cod::fits(geometry) || x->unit_rows < 1 || x->unit_stride ||
       x->stride < w->depth || y->activation == COD_ACT_GATED_GELU)
     return COD_BAD_ARGUMENT;
@@ -333,6 +334,8 @@ int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
     if (!product.run(first, last, cuts)) failed = true;
   });
   return failed ? COD_NO_MEMORY : COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 // block of rows stays in the nearest cache between the look at its ranges and the bytes.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <vector>
 
 #include "rows.h"
@@ -336,7 +337,7 @@ int64_t cod_carrier_depth(int64_t channels) {
 }
 
 int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t asymmetric,
-                         const cod_carried *out, int32_t threads) {
+                         const cod_carried *out, int32_t threads) try {
   if (!spec || spec->bits < 2 || spec->bits > (asymmetric ? 7 : 8) || !cod::fits(*spec) ||
       !usable(x, out, x ? x->channels : 1) || out->unit_stride ||
       !has_room(*out, x->rows, cod::parts(x->channels, spec->group)))
@@ -349,10 +350,12 @@ int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t 
   plan.projected = projected;
   carry(*x, plan, nullptr, *out, threads);
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const cod_carried *out,
-                         int32_t threads) {
+                         int32_t threads) try {
   if (!cod::fits(spec) || !usable(x, out, x ? x->channels : 1) || out->unit_stride ||
       !cod::holds(spec->transform, x->channels) ||
       !has_room(*out, x->rows, cod::parts(x->channels, spec->group)))
@@ -360,10 +363,12 @@ int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const co
   const cod::CarryPlan plan = cod::carry_plan(*spec);
   carry(*x, plan, &spec->transform, *out, threads);
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, const int32_t *zero,
-                        int64_t count, int32_t pre, const cod_carried *out, int32_t threads) {
+                        int64_t count, int32_t pre, const cod_carried *out, int32_t threads) try {
   const bool doubled = zero && bits == 8;
   if (!x || !step || bits < 2 || bits > 8 || !cod::is_pre(pre) ||
       x->channels > cod::kMostChannels || !usable(x, out, (doubled ? 2 : 1) * x->channels) ||
@@ -380,6 +385,8 @@ int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, cons
   cod::parallel_for(x->rows, grain_of(x->channels, work.block()), threads,
                     [&](int64_t first, int64_t last) { work.run(first, last, doubled); });
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 }  // extern "C"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "rows.h"
@@ -111,7 +112,7 @@ class Pixels {
 }  // namespace
 
 extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spec,
-                                    const cod_carried *out, int32_t threads) {
+                                    const cod_carried *out, int32_t threads) try {
   if (!x || !out || !cod::fits(spec) || !cod::holds(*x) || x->channels > cod::kMostChannels ||
       out->unit_rows < 1 || x->rows % out->unit_rows ||
       out->stride < cod_carrier_depth(x->channels) ||
@@ -130,4 +131,6 @@ extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spe
   cod::parallel_for(work.groups(), work.grain(), threads,
                     [&](int64_t first, int64_t last) { work.encode(first, last); });
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
