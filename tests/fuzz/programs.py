@@ -124,6 +124,8 @@ def mutate(seed: Seed, rng: random.Random) -> tuple[bytes, dict[str, list[int]]]
     for name, numbers in streams.items():
         if tensors[name] == seed.tensors[name]:
             tensors[name] = ("U8", encoded(numbers))
+        else:  # changed as bytes
+            streams[name] = decoded(tensors[name][1])
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for name, (dtype, data) in tensors.items():
