@@ -45,7 +45,7 @@ try:
 except Exception as error:
     raise SystemExit("not loaded")
 with torch.no_grad():
-    print(torch.equal(module(x), wanted))
+    print(all(map(torch.equal, module(x), wanted)))
     try:
         module(torch.cat([x, x]))
     except Exception as error:
@@ -63,8 +63,7 @@ def test_a_network_round_trips_to_another_process(method, tmp_path):
     model = codtdq.quantize(network, method, calibration=batches, backend="cpu")
     x = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     made, wanted = exported(model, x)
-    if not isinstance(wanted, torch.Tensor):
-        pytest.fail("cfrn-small gives one tensor in eval mode")
+    assert len(wanted) == 2  # masks at two sizes
     torch.export.save(made, tmp_path / "net.pt2")
     torch.save((x, wanted), tmp_path / "wanted.pt")
     words = [str(tmp_path / "net.pt2"), str(tmp_path / "wanted.pt")]

@@ -31,7 +31,8 @@ from campaign import next_number
 COMPILERS = ("clang++", "clang++-14", "clang++-16", "clang++-18")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 TARGETS = {"programs": "program_target", "kernels": "kernel_target"}
-LIMITS = ("-timeout=5", "-rss_limit_mb=2048", "-max_len=65536", "-seed=1", "-print_final_stats=1")
+LIMITS = ("-timeout=5", "-rss_limit_mb=2048", "-len_control=0", "-print_final_stats=1")
+LONGEST = {"programs": 65536, "kernels": 600}  # bytes of an input
 
 
 def find_compiler() -> str | None:
@@ -64,9 +65,10 @@ def build(name: str, folder: Path, compiler: str, library: Path, standalone: boo
     kind = [] if standalone else ["-fsanitize=fuzzer"]
     target = folder / f"{TARGETS[name]}{'_standalone' if standalone else ''}"
     words = [compiler, "-std=gnu++17", *SANITIZERS, *kind, f"-I{ENGINE}", f"-I{INCLUDE}"]
-    words += [*map(str, sources), str(library), "-pthread", "-o", str(target)]
+    draft = target.with_name(f"{target.name}-{os.getpid()}")  # another run may be using the target
+    words += [*map(str, sources), str(library), "-pthread", "-o", str(draft)]
     subprocess.run(words, check=True)
-    return target
+    return draft.replace(target)
 
 
 def valid_files(name: str, folder: Path) -> list[Path]:
@@ -79,13 +81,14 @@ def valid_files(name: str, folder: Path) -> list[Path]:
     return sorted(folder.glob("*.codtdq"))
 
 
-def run(name: str, target: Path, folder: Path, runs: int) -> dict[str, int]:
+def run(name: str, target: Path, folder: Path, runs: int, seed: int = 1) -> dict[str, int]:
     """Run a target of libFuzzer; its counts. What fails ends the script."""
-    kept, valid = folder / f"kept-{name}", folder / f"valid-{name}"
+    kept, valid = folder / f"kept-{name}-{seed}", folder / f"valid-{name}"
     for one in (kept, valid):
         one.mkdir(exist_ok=True)
     valid_files(name, valid)
-    words = [target, kept, valid, f"-runs={runs}", *LIMITS]
+    words = [target, kept, valid, f"-runs={runs}", f"-seed={seed}", *LIMITS]
+    words.append(f"-max_len={LONGEST[name]}")
     done = subprocess.run(words, cwd=folder, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.stderr[-4000:] + f"\nlibfuzzer: {name} failed; its input is in {folder}")
@@ -119,6 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", choices=sorted(TARGETS))
     parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz")
     parser.add_argument("--standalone", action="store_true", help="random inputs; g++ will do")
     parser.add_argument("--library", type=Path, help="a sanitized libcodtdq.a, if there is one")
@@ -136,11 +140,11 @@ def main() -> int:
     target = build(args.target, folder, compiler, library, args.standalone)
     name = f"{args.target}, {'random' if args.standalone else 'libFuzzer'}"
     if args.standalone:
-        first = next_number(args.record, name, 0) if args.record else 0
+        first = next_number(args.record, name, args.seed) if args.record else 0
         found = run_standalone(args.target, target, folder, first, args.runs)
     else:
-        found = run(args.target, target, folder, args.runs)
-    row = json.dumps({"target": name, "seed": 0, "first": 0, **found})
+        found = run(args.target, target, folder, args.runs, args.seed)
+    row = json.dumps({"target": name, "seed": args.seed, "first": 0, **found})
     print(row)
     if args.record:
         with args.record.open("a", encoding="utf-8") as file:

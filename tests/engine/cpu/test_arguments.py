@@ -180,9 +180,15 @@ def test_encoders_believe_no_length_and_no_index():
         refused(call(view=other))
     for other in shorter(spec, "count"):
         refused(call(spec=other))
+    plain = changed(given, multiplier=None)
+    assert engine.cod_carry_pixels(byref(view), byref(spec), byref(plain), 1) == 0
+    for other in shorter(spec, "count"):
+        refused(engine.cod_carry_pixels(byref(view), byref(other), byref(plain), 1))
     for index in (-1, 40, 1 << 30):
         order[7] = index
         refused(call())
+        refused(engine.cod_carry_pixels(byref(view), byref(spec), byref(plain), 1))
+    assert engine.cod_carrier_depth((1 << 63) - 1) == (1 << 63) - 1
 
 
 def test_products_believe_no_length():

@@ -333,6 +333,7 @@ extern "C" {
 
 int64_t cod_carrier_depth(int64_t channels) {
   const int64_t unit = channels <= 16 ? 8 : 32;
+  if (channels > INT64_MAX - unit) return INT64_MAX;  // nothing is as long
   return (channels + unit - 1) / unit * unit;
 }
 

@@ -117,7 +117,8 @@ extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spe
       out->unit_rows < 1 || x->rows % out->unit_rows ||
       out->stride < cod_carrier_depth(x->channels) ||
       (out->unit_stride && out->unit_stride < x->channels) ||
-      !cod::holds(*out, x->rows, cod_carrier_depth(x->channels)))
+      !cod::holds(*out, x->rows, cod_carrier_depth(x->channels)) ||
+      !cod::holds(spec->transform, x->channels))
     return COD_BAD_ARGUMENT;
   if (x->rows == 0) return COD_OK;
   const int64_t images = x->rows / out->unit_rows, pieces = cod::parts(out->unit_rows, spec->group);
