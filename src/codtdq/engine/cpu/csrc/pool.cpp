@@ -3,6 +3,7 @@
 // actively for a while after each operator, on the cores that the other one needs. In the pool,
 // workers wait for a job and spin briefly first. A second caller, while it is busy, runs its job
 // alone: results never depend on the cut.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -151,7 +152,7 @@ void parallel(int64_t count, int64_t grain, int threads, void (*run)(void *, int
               void *context) {
   if (count <= 0) return;
   if (grain < 1) grain = 1;
-  if (threads > kMostThreads) threads = kMostThreads;
+  threads = std::clamp(threads, 1, kMostThreads);
   const int64_t pieces = count / grain + (count % grain != 0);
   const int helpers = (int)(pieces < threads ? pieces : threads) - 1;
   if (helpers > 0) {
