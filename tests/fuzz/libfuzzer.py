@@ -31,7 +31,8 @@ from campaign import next_number
 COMPILERS = ("clang++", "clang++-14", "clang++-16", "clang++-18")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 TARGETS = {"programs": "program_target", "kernels": "kernel_target"}
-LIMITS = ("-timeout=5", "-rss_limit_mb=2048", "-len_control=0", "-print_final_stats=1")
+# -timeout is of the wall clock: a busy machine gives a process a tenth of a processor
+LIMITS = ("-timeout=60", "-rss_limit_mb=2048", "-len_control=0", "-print_final_stats=1")
 LONGEST = {"programs": 65536, "kernels": 600}  # bytes of an input
 
 

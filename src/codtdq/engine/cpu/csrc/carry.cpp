@@ -20,6 +20,7 @@ constexpr int64_t kPiece = 1 << 15;  // values; less is not worth another thread
 bool usable(const cod_rows *x, const cod_carried *out, int64_t width) {
   return x && out && cod::holds(*x) && x->channels <= cod::kMostChannels && out->unit_rows >= 1 &&
          out->stride >= cod_carrier_depth(width) &&
+         cod::fills(out->bytes, x->rows, out->stride) &&  // rows are padded to their stride
          cod::holds(*out, x->rows, cod_carrier_depth(width));
 }
 
@@ -252,7 +253,7 @@ class Fixed {
 
   // Units and multipliers; whether there are bytes to find.
   bool begin() const {
-    const int64_t units = (x_.rows + out_.unit_rows - 1) / out_.unit_rows;
+    const int64_t units = cod::parts(x_.rows, out_.unit_rows);
     for (int64_t i = 0; i < count_ && out_.multiplier; i++)
       out_.multiplier[i] = (uint8_t)table_.view.m[i];
     for (int64_t i = 0; i < units; i++)

@@ -117,6 +117,7 @@ extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spe
       out->unit_rows < 1 || x->rows % out->unit_rows ||
       out->stride < cod_carrier_depth(x->channels) ||
       (out->unit_stride && out->unit_stride < x->channels) ||
+      !cod::fills(out->bytes, x->rows, out->stride) ||
       !cod::holds(*out, x->rows, cod_carrier_depth(x->channels)) ||
       !cod::holds(spec->transform, x->channels))
     return COD_BAD_ARGUMENT;
