@@ -123,8 +123,12 @@ wheel: $(VENV)/.base
 # UBSan; they need clang with libFuzzer. What was done is added to a file, if FUZZ_RECORD names one.
 FUZZ_RUNS ?= 1000000
 FUZZ_RECORD ?=
-fuzz-programs fuzz-kernels: $(VENV)/.test
-	$(PY) tests/fuzz/libfuzzer.py $(@:fuzz-%=%) --runs $(FUZZ_RUNS) $(if $(FUZZ_RECORD),--record $(FUZZ_RECORD))
+FUZZER = $(PY) tests/fuzz/libfuzzer.py --runs $(FUZZ_RUNS) $(if $(FUZZ_RECORD),--record $(FUZZ_RECORD))
+fuzz-programs: $(VENV)/.test
+	$(FUZZER) programs
+
+fuzz-kernels: $(VENV)/.test
+	$(FUZZER) kernels
 
 # Also the hooks of .pre-commit-config.yaml, one target each.
 check: check-lint check-format check-types check-cpp native-warnings

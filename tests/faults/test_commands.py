@@ -161,10 +161,10 @@ def record(capsys):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 8 MiB."""
+    """A file system of 128 MiB: a benchmark keeps float models meanwhile."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(place)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("a tmpfs cannot be mounted here")
     yield place
