@@ -161,10 +161,10 @@ def record(capsys):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 128 MiB: a benchmark keeps float models meanwhile."""
+    """A file system of 512 MiB: a trainer writes its next state beside the last one."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512m", "tmpfs", str(place)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("a tmpfs cannot be mounted here")
     yield place
