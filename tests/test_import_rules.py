@@ -33,6 +33,7 @@ LEAVES = {
     "printing",
     "memory",
     "progress",
+    "signature",
 }
 QUANTIZATION = {"numerics", "schemes", "planning", "operators"}
 CORE = {*QUANTIZATION, "methods", "checkpoint", "engine", "models", "data", "metrics", "evaluation"}
@@ -49,7 +50,7 @@ ALLOWED = {
     "data": set(),
     "metrics": set(),
     "evaluation": {*QUANTIZATION, "engine", "models", "data", "metrics"},
-    "exporting": CORE,
+    "exporting": {*CORE, "runtime"},  # to open what it wrote
     "runtime": set(),  # and of the leaves those without torch: it is installed alone
     "api": {*CORE, "exporting"},
     "resolve": {*CORE, "api"},

@@ -17,6 +17,7 @@ from codtdq.engine.program.program import Program
 from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.evaluation.calibration import calibration_batches
 from codtdq.exporting.program import ExportedProgram, export_program
+from codtdq.exporting.verify import VerifiedProgram, verify_program
 from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
@@ -175,20 +176,23 @@ def export(
 
 
 def verify(
-    directory: str | Path,
+    path: str | Path,
     *,
     signers: str | Path | None = None,
     identity: str | None = None,
     signature: str | Path | None = None,
-) -> Verified:
+) -> Verified | VerifiedProgram:
     """Check a saved model completely without building or running it; raises `CheckpointError`.
 
+    path: a directory that `save` wrote, or a program file of `export`.
     signers, identity: an allowed-signers file of `ssh-keygen`, and whose signature of the
-        checkpoint's `codtdq.json` must hold.
+        checkpoint's `codtdq.json`, or of the program file, must hold.
     signature: where it is, if not beside that file.
     """
+    if Path(path).is_file():
+        return verify_program(path, signers=signers, identity=identity, signature=signature)
     list_methods()
-    directory = packed_checkpoint(directory)
+    directory = packed_checkpoint(path)
     return _verify(
         directory, config_from, _skeleton, signers=signers, identity=identity, signature=signature
     )

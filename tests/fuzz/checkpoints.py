@@ -1,30 +1,25 @@
 """Structured mutations of checkpoints: nothing but a one-line refusal, or a model that runs.
 
-    python tests/fuzz/checkpoints.py --count 1000000 --seed 0
+    python tests/fuzz/checkpoints.py --count 1000000 --seed 0      # more options: campaign.py
 
 Headers and tensors are changed in memory and given to the checks that every load goes through. Of
 what they accept, a share is built and run on the native engine; a share of all inputs goes through
-files, with every hash made to fit. A traceback, a refusal of two lines or an input that takes five
-seconds of processor time is a failure, printed with the number that repeats it.
+files, with every hash made to fit. A traceback, a refusal of two lines, or an input that takes five
+seconds of processor time or much memory is a failure, printed with the number that repeats it.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import math
 import random
-import resource
-import signal
 import sys
-import tempfile
-import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import campaign
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -54,25 +49,7 @@ METHODS = (
     "orq-vit",
     "per-token",
 )
-SLOWEST = 5.0  # seconds that one input may take
-LONGEST = 1000  # characters of a refusal
 RUN_SHARE, FILE_SHARE = 0.02, 0.002
-
-
-class Failure(AssertionError):
-    """An input that did anything but refuse or run; `kind` is what the end of a run counts."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(f"{kind}: {text}")
-        self.kind = kind
-
-
-class Hang(BaseException):
-    """An input that ran out of time; no handler of what is tested may catch it."""
-
-
-def stop(*_: object) -> None:
-    raise Hang
 
 
 class Tiny(nn.Module):
@@ -258,53 +235,33 @@ def through_files(
         model(IMAGE)
 
 
-class Fuzzer:
-    """Runs inputs by their number: the number alone repeats one."""
+class Fuzzer(campaign.Fuzzer):
+    """Checkpoints of some methods, changed."""
+
+    refusals = CodtdqError
 
     def __init__(self, folder: Path, methods: tuple[str, ...] = METHODS) -> None:
         list_methods()
         self.folder = folder / "input"
         self.folder.mkdir()
-        self.seeds = [Seed.of(method, folder) for method in methods]
-        self.counts: Counter[str] = Counter()
-        self.slowest = 0.0
-        signal.signal(signal.SIGPROF, stop)
-        for seed in self.seeds:  # what is changed is sound to begin with
+        seeds = [Seed.of(method, folder) for method in methods]
+        for seed in seeds:  # what is changed is sound to begin with
             build_and_run(seed, json.loads(seed.text), dict(seed.entries))
+        super().__init__(seeds)
 
-    def one(self, number: int, seed_number: int = 0) -> None:
-        """Run one input; raises AssertionError where it does anything but refuse or run."""
-        rng = random.Random(f"{seed_number}-{number}")
-        seed = self.seeds[number % len(self.seeds)]
+    def prepare(self, seed: Seed, rng: random.Random) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Header and tensors, one to three things of which are changed."""
         meta, entries = json.loads(seed.text), dict(seed.entries)
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             if rng.random() < 0.5 or not entries:
                 mutate_header(meta, rng)
             else:
                 mutate_tensors(entries, rng)
-        began, what = time.process_time(), f"input {number} ({seed.method})"
-        signal.setitimer(signal.ITIMER_PROF, 2 * SLOWEST)
-        try:
-            outcome = self._outcome(seed, meta, entries, rng)
-        except CodtdqError as error:
-            text, outcome = str(error), "refused"
-            if "\n" in text or not 0 < len(text) < LONGEST:
-                raise Failure("bad refusals", f"{what}: {text!r}") from error
-        except Hang:
-            raise Failure("hangs", f"{what}: over {2 * SLOWEST:.0f} s") from None
-        except Exception as error:
-            raise Failure("tracebacks", f"{what}: {error!r}") from error
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        self.counts[outcome] += 1
-        taken = time.process_time() - began
-        self.slowest = max(self.slowest, taken)
-        if taken >= SLOWEST:
-            raise Failure("slow", f"{what}: {taken:.1f} s")
+        return meta, entries
 
-    def _outcome(
-        self, seed: Seed, meta: dict[str, Any], entries: dict[str, Tensor], rng: random.Random
-    ) -> str:
+    def try_out(self, seed: Seed, prepared: Any, rng: random.Random) -> str:
+        """Check it; build and run a share."""
+        meta, entries = prepared
         way = rng.random()
         if way < FILE_SHARE:
             self.counts["through files"] += 1
@@ -317,42 +274,5 @@ class Fuzzer:
         return "accepted"
 
 
-def main() -> int:
-    """Run many inputs and print what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first input")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    failures = dict.fromkeys(("tracebacks", "hangs", "slow", "bad refusals"), 0)
-    with tempfile.TemporaryDirectory(prefix="codtdq-fuzz-") as name:
-        fuzzer = Fuzzer(Path(name))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        began = time.time()
-        done = 0
-        try:
-            for number in range(args.first, args.first + args.count):
-                try:
-                    fuzzer.one(number, args.seed)
-                except Failure as error:
-                    failures[error.kind] += 1
-                    print(error, flush=True)
-                    if sum(failures.values()) >= 20:
-                        break
-                done += 1
-                if done % 100_000 == 0:
-                    print(f"{done} inputs, {dict(fuzzer.counts)}", file=sys.stderr, flush=True)
-        except KeyboardInterrupt:
-            print("interrupted")
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(json.dumps({
-        "inputs": done, **failures, **fuzzer.counts,
-        "slowest_seconds": round(fuzzer.slowest, 3), "memory_grown_mb": round(grown, 1),
-        "seconds": round(time.time() - began),
-    }))  # fmt: skip
-    return 1 if any(failures.values()) else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(campaign.main(str(__doc__), "checkpoints", Fuzzer))

@@ -1,14 +1,20 @@
-"""Build the libFuzzer target of program files under sanitizers, and run it.
+"""Build a target of libFuzzer under sanitizers, and run it.
 
-    python tests/fuzz/libfuzzer.py --runs 1000000 --folder build/fuzz
+    python tests/fuzz/libfuzzer.py programs --runs 1000000
+    python tests/fuzz/libfuzzer.py kernels --runs 1000000 --record results/fuzz/runs.jsonl
 
-The corpus begins with the valid files of `programs.py`; what raises coverage is kept in the folder,
-what fails, too.
+programs: bytes as a program file, which is opened and run. kernels: bytes as the arguments of a
+call of the C interface. The engine is compiled with every instruction set of this processor. The
+corpus of programs begins with the valid files of `programs.py`; what raises coverage is kept in the
+folder, what fails, too. Without clang, --standalone runs the same target on random inputs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,13 +22,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests" / "engine" / "cpu"), str(ROOT / "tests")]
+ENGINE = ROOT / "src" / "codtdq" / "engine" / "cpu" / "csrc"
+INCLUDE = ROOT / "src" / "codtdq" / "runtime" / "include"
+sys.path[:0] = [str(HERE)]
 
-from programs import Fuzzer
-from test_selftest import ENGINE, engine_sources
+from campaign import next_number
 
 COMPILERS = ("clang++", "clang++-14", "clang++-16", "clang++-18")
-SANITIZED = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+TARGETS = {"programs": "program_target", "kernels": "kernel_target"}
+# -timeout is of the wall clock: a busy machine gives a process a tenth of a processor
+LIMITS = ("-timeout=60", "-rss_limit_mb=2048", "-len_control=0", "-print_final_stats=1")
+LONGEST = {"programs": 65536, "kernels": 600}  # bytes of an input
 
 
 def find_compiler() -> str | None:
@@ -30,43 +41,116 @@ def find_compiler() -> str | None:
     return next((name for name in COMPILERS if shutil.which(name)), None)
 
 
-def build(folder: Path, compiler: str) -> Path:
-    """The target with the plain kernels."""
-    include = ROOT / "src" / "codtdq" / "runtime" / "include"
-    flags = ["-std=gnu++17", *SANITIZED, f"-I{ENGINE}", f"-I{include}"]
-    objects = []
-    for source in [*engine_sources("none"), HERE / "program_target.cpp"]:
-        objects.append(str(folder / f"{source.stem}.o"))
-        subprocess.run([compiler, *flags, "-c", str(source), "-o", objects[-1]], check=True)
-    target = folder / "program_target"
-    subprocess.run([compiler, *SANITIZED, *objects, "-pthread", "-o", str(target)], check=True)
-    return target
+def engine(folder: Path, compiler: str, coverage: bool) -> Path:
+    """The engine as a static library, every instruction set of it."""
+    extra = "-fno-sanitize-recover=all" + (" -fsanitize=fuzzer-no-link" if coverage else "")
+    settings = {
+        "CMAKE_CXX_COMPILER": compiler,
+        "CMAKE_CXX_FLAGS": extra,
+        "COD_SANITIZE": "ON",
+        "CMAKE_BUILD_TYPE": "Release",
+    }
+    words = [f"-D{name}={value}" for name, value in settings.items()]
+    subprocess.run(["cmake", "-S", ROOT, "-B", folder, *words], check=True, stdout=sys.stderr)
+    subprocess.run(
+        ["cmake", "--build", folder, "--target", "codtdq_static", "--parallel", "2"],
+        check=True,
+        stdout=sys.stderr,
+    )
+    return folder / "libcodtdq.a"
 
 
-def run(target: Path, folder: Path, runs: int) -> int:
-    """Run the target; returns its exit code."""
-    corpus, kept = folder / "corpus", folder / "kept"
-    for one in (corpus, kept):
+def build(name: str, folder: Path, compiler: str, library: Path, standalone: bool) -> Path:
+    """A target, with libFuzzer or with the loop of `standalone.cpp`."""
+    sources = [HERE / f"{TARGETS[name]}.cpp", *([HERE / "standalone.cpp"] if standalone else [])]
+    kind = [] if standalone else ["-fsanitize=fuzzer"]
+    target = folder / f"{TARGETS[name]}{'_standalone' if standalone else ''}"
+    words = [compiler, "-std=gnu++17", *SANITIZERS, *kind, f"-I{ENGINE}", f"-I{INCLUDE}"]
+    draft = target.with_name(f"{target.name}-{os.getpid()}")  # another run may be using the target
+    words += [*map(str, sources), str(library), "-pthread", "-o", str(draft)]
+    subprocess.run(words, check=True)
+    return draft.replace(target)
+
+
+def valid_files(name: str, folder: Path) -> list[Path]:
+    """What mutations begin with."""
+    if name != "programs":
+        return []
+    from programs import write_valid
+
+    write_valid(folder)
+    return sorted(folder.glob("*.codtdq"))
+
+
+def run(name: str, target: Path, folder: Path, runs: int, seed: int = 1) -> dict[str, int]:
+    """Run a target of libFuzzer; its counts. What fails ends the script."""
+    kept, valid = folder / f"kept-{name}-{seed}", folder / f"valid-{name}"
+    for one in (kept, valid):
         one.mkdir(exist_ok=True)
-    Fuzzer(corpus)  # writes the valid files
-    options = ["-timeout=20", "-rss_limit_mb=4096", "-max_len=65536", "-seed=1"]
-    words = [str(target), str(kept), str(corpus), f"-runs={runs}", "-print_final_stats=1", *options]
-    return subprocess.run(words, cwd=folder, check=False).returncode
+    valid_files(name, valid)
+    words = [target, kept, valid, f"-runs={runs}", f"-seed={seed}", *LIMITS]
+    words.append(f"-max_len={LONGEST[name]}")
+    done = subprocess.run(words, cwd=folder, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.stderr[-4000:] + f"\nlibfuzzer: {name} failed; its input is in {folder}")
+    found = dict(re.findall(r"stat::(\w+):\s+(\d+)", done.stderr))
+    return {
+        "inputs": int(found["number_of_executed_units"]),
+        "crashes": 0,
+        "hangs": 0,
+        "corpus": len(list(kept.iterdir())),
+        "most_mib": int(found["peak_rss_mb"]),
+    }
+
+
+def run_standalone(name: str, target: Path, folder: Path, first: int, runs: int) -> dict[str, int]:
+    """Run a target by itself; its counts."""
+    valid = folder / f"valid-{name}"
+    valid.mkdir(exist_ok=True)
+    words = [target, "--first", str(first), "--count", str(runs), *valid_files(name, valid)]
+    strict = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, env={**os.environ, **strict}
+    )
+    if done.returncode:
+        sys.exit(done.stderr[-4000:] + f"\nlibfuzzer: {name} failed")
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
 
 
 def main() -> int:
     """Build and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("target", choices=sorted(TARGETS))
     parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz")
+    parser.add_argument("--standalone", action="store_true", help="random inputs; g++ will do")
+    parser.add_argument("--library", type=Path, help="a sanitized libcodtdq.a, if there is one")
+    parser.add_argument("--record", type=Path, help="file that a row is added to")
     args = parser.parse_args()
-    compiler = find_compiler()
+    compiler = find_compiler() or ("g++" if args.standalone else None)
     if compiler is None:
-        print("libfuzzer: no clang is installed; install clang and its runtime", file=sys.stderr)
+        print("libfuzzer: no clang is installed; --standalone needs none", file=sys.stderr)
         return 2
+    if args.library:
+        compiler = "g++"  # whose sanitizers `make test-sanitize` has compiled it with
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    return run(build(folder, compiler), folder, args.runs)
+    library = args.library or engine(folder / "engine", compiler, not args.standalone)
+    target = build(args.target, folder, compiler, library, args.standalone)
+    name = f"{args.target}, {'random' if args.standalone else 'libFuzzer'}"
+    if args.standalone:
+        first = next_number(args.record, name, args.seed) if args.record else 0
+        found = run_standalone(args.target, target, folder, first, args.runs)
+    else:
+        found = run(args.target, target, folder, args.runs, args.seed)
+    row = json.dumps({"target": name, "seed": args.seed, "first": 0, **found})
+    print(row)
+    if args.record:
+        with args.record.open("a", encoding="utf-8") as file:
+            file.write(row + "\n")
+    return 0
 
 
 if __name__ == "__main__":

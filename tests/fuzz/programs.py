@@ -1,41 +1,38 @@
 """Structured mutations of program files: a one-line refusal, or a network that runs.
 
-    python tests/fuzz/programs.py --count 1000000 --seed 0
+    python tests/fuzz/programs.py --count 1000000 --seed 0      # more options: campaign.py
 
 Numbers of the streams, values of the constants and the header are changed, and every hash made to
 fit, so that the checks behind it are what is tested; a share has bytes changed at random. What is
-accepted runs once where its work is small. A traceback, a message of two lines or an input that
-takes five seconds is a failure, printed with the number that repeats it; so is a crash.
+accepted runs once where its work is small. A traceback, a message of two lines, or an input that
+takes five seconds or much memory is a failure, printed with the number that repeats it.
 `tests/fuzz/program_target.cpp` does the same under sanitizers, guided by coverage.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
+import math
 import random
 import sys
-import tempfile
-import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import campaign
 import numpy as np
-import torch
 from checkpoints import IMAGE, tiny
 
 import codtdq
-from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.errors import CodtdqError
 from codtdq.exporting.stream import encoded
 from codtdq.models.registry import ModelInfo
 from codtdq.runtime import Runtime
 
 METHODS = ("float", "cod-tdq", "cod-tdq-plus", "w8a8", "dcrp-only-fixed")
-SLOWEST = 5.0  # seconds that one input may take
 MOST_WORK = 1 << 20  # elements of the operands of what is run
+MOST_BYTES = 4 << 20  # memory of a run
 RUN_SHARE = 0.5
 STREAMS = ("constants", "code.0")
 WIDTH = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "U16": 2, "I8": 1, "U8": 1}
@@ -102,20 +99,18 @@ def mutate(seed: Seed, rng: random.Random) -> tuple[bytes, dict[str, list[int]]]
     streams = {name: list(numbers) for name, numbers in seed.streams.items()}
     tensors, metadata = dict(seed.tensors), dict(seed.metadata)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        act = rng.random()
-        if act < 0.6:
-            numbers = streams[rng.choice(STREAMS)]
+        act, numbers = rng.random(), streams[rng.choice(STREAMS)]
+        if act < 0.6 and numbers:
             at = rng.randrange(len(numbers))
             numbers[at] = wild(numbers[at], rng)
-        elif act < 0.7:
-            numbers = streams[rng.choice(STREAMS)]
+        elif act < 0.7 and numbers:
             at, other = rng.randrange(len(numbers)), rng.randrange(len(numbers))
             numbers[at] = numbers[other]
         elif act < 0.9:
             name = rng.choice([name for name in tensors if tensors[name][1]])
             dtype, data = tensors[name]
             changed = bytearray(data)
-            at = rng.randrange(len(changed) // WIDTH[dtype]) * WIDTH[dtype]
+            at = rng.randrange(max(1, len(changed) // WIDTH[dtype])) * WIDTH[dtype]
             value = rng.choice((b"\xff", b"\x00", b"\x7f", b"\x80", rng.randbytes(1)))
             changed[at : at + WIDTH[dtype]] = (value * 8)[: WIDTH[dtype]]
             if rng.random() < 0.2:
@@ -129,6 +124,8 @@ def mutate(seed: Seed, rng: random.Random) -> tuple[bytes, dict[str, list[int]]]
     for name, numbers in streams.items():
         if tensors[name] == seed.tensors[name]:
             tensors[name] = ("U8", encoded(numbers))
+        else:  # changed as bytes
+            streams[name] = decoded(tensors[name][1])
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for name, (dtype, data) in tensors.items():
@@ -167,66 +164,42 @@ def work_of(numbers: list[int]) -> int:
     return total
 
 
-class Fuzzer:
-    """Runs inputs by their number: the number alone repeats one."""
+class Fuzzer(campaign.Fuzzer):
+    """Program files of some methods, changed."""
+
+    refusals = CodtdqError
+    longest = 512
 
     def __init__(self, folder: Path, methods: tuple[str, ...] = METHODS) -> None:
-        self.seeds = [Seed.of(method, folder) for method in methods]
-        self.counts: Counter[str] = Counter()
-        self.slowest = 0.0
+        seeds = [Seed.of(method, folder) for method in methods]
+        for seed in seeds:  # what is changed is sound to begin with
+            network = Runtime(folder / f"{seed.method}.codtdq", threads=1)
+            network.run(np.zeros(network.shapes[0].input, np.float32))
+        super().__init__(seeds)
 
-    def one(self, number: int, seed_number: int = 0) -> None:
-        """Run one input; raises AssertionError where it does anything but refuse or run."""
-        rng = random.Random(f"{seed_number}-{number}")
-        seed = self.seeds[number % len(self.seeds)]
-        data, streams = mutate(seed, rng)
-        began = time.process_time()
-        try:
-            network = Runtime(data, threads=1)
-            self.counts["accepted"] += 1
-            if rng.random() < RUN_SHARE and work_of(streams["code.0"]) < MOST_WORK:
-                network.run(np.zeros(network.shapes[0].input, np.float32))
+    def prepare(self, seed: Seed, rng: random.Random) -> tuple[bytes, dict[str, list[int]]]:
+        """A file with some changes, and its streams."""
+        return mutate(seed, rng)
+
+    def try_out(self, seed: Seed, prepared: Any, rng: random.Random) -> str:
+        """Open it; run a share of what is small."""
+        data, streams = prepared
+        with Runtime(data, threads=1) as network:
+            shape, wanted = network.shapes[0], rng.random() < RUN_SHARE
+            bytes_of = shape.arena_bytes + 4 * (math.prod(shape.input) + math.prod(shape.output))
+            if wanted and bytes_of < MOST_BYTES and work_of(streams["code.0"]) < MOST_WORK:
+                self.counts["tried to run"] += 1
+                network.run(np.zeros(shape.input, np.float32))
                 self.counts["run"] += 1
-            network.close()
-        except CodtdqError as error:
-            text = str(error)
-            assert text and "\n" not in text and len(text) < 512, f"{number}: {text!r}"
-            self.counts["refused" if isinstance(error, CheckpointError) else "failed"] += 1
-        except Exception as error:
-            raise AssertionError(f"input {number} ({seed.method}): {error!r}") from error
-        taken = time.process_time() - began
-        self.slowest = max(self.slowest, taken)
-        assert taken < SLOWEST, f"input {number} ({seed.method}) took {taken:.1f} s"
+        return "accepted"
 
 
-def main() -> int:
-    """Run many inputs and print what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first input")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", metavar="DIR", help="only write the valid files, and end")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="codtdq-fuzz-") as name:
-        folder = Path(args.write or name)
-        folder.mkdir(parents=True, exist_ok=True)
-        fuzzer = Fuzzer(folder)
-        if args.write:
-            return 0
-        began, failures = time.time(), 0
-        for number in range(args.first, args.first + args.count):
-            try:
-                fuzzer.one(number, args.seed)
-            except AssertionError as error:
-                failures += 1
-                print(error, flush=True)
-                if failures >= 20:
-                    break
-    shown = {"failures": failures, **fuzzer.counts, "slowest_seconds": round(fuzzer.slowest, 3)}
-    print(json.dumps({"inputs": args.count, **shown, "seconds": round(time.time() - began)}))
-    return 1 if failures else 0
+def write_valid(folder: Path) -> None:
+    """The files that mutations begin with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for method in METHODS:
+        Seed.of(method, folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(campaign.main(str(__doc__), "programs", Fuzzer))

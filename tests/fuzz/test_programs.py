@@ -31,8 +31,12 @@ def test_a_long_run(fuzzer):
 
 
 @pytest.mark.slow
-def test_the_target_of_libfuzzer(tmp_path):
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", libfuzzer.TARGETS)
+def test_the_targets_of_libfuzzer(name, tmp_path):
     compiler = libfuzzer.find_compiler()
     if compiler is None:
         pytest.skip("no clang is installed")
-    assert libfuzzer.run(libfuzzer.build(tmp_path, compiler), tmp_path, 20_000) == 0
+    library = libfuzzer.engine(tmp_path / "engine", compiler, coverage=True)
+    target = libfuzzer.build(name, tmp_path, compiler, library, standalone=False)
+    assert libfuzzer.run(name, target, tmp_path, 20_000)["inputs"] >= 20_000

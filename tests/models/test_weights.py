@@ -212,6 +212,24 @@ def test_load_checkpoint_never_runs_code_from_a_file(tmp_path: Path, zipped: boo
     assert not target.exists()
 
 
+@pytest.mark.parametrize("version", ["2.4.1", "2.5.1+cpu", "2.6.0", "2.9.1"])
+def test_pickles_are_refused_by_versions_of_torch_that_run_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    path = tmp_path / "net.pth"
+    torch.save(make_state(), path)
+    monkeypatch.setattr(torch, "__version__", version)
+    said = load_error(path)
+    assert f"torch {version} can run code" in said and "upgrade to torch 2.10" in said
+
+
+def test_load_checkpoint_refuses_torchscript(tmp_path: Path) -> None:
+    """Such an archive ran code of its own under older versions, in spite of weights_only."""
+    path = tmp_path / "net.pth"
+    torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)).save(str(path))
+    assert "a TorchScript archive" in load_error(path)
+
+
 def test_load_checkpoint_refuses_a_whole_pickled_model(tmp_path: Path) -> None:
     path = tmp_path / "net.pth"
     torch.save(nn.Linear(2, 2), path)

@@ -1,6 +1,9 @@
 """codtdq-runtime in an environment of its own: numpy is all that comes with it."""
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +47,34 @@ def wheel(tmp_path_factory):
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, ROOT / "runtime")
     (found,) = folder.glob("codtdq_runtime-*.whl")
     return found
+
+
+def test_the_commands_of_the_readme(tmp_path):
+    """Export, install the runtime alone, predict: as they stand there."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Without torch\n")[1]
+    lines = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1].splitlines()
+    assert len(lines) == 3
+    photo = ROOT / "src" / "codtdq" / "data" / "samples" / "Imgs" / "grass.jpg"
+    shutil.copy(photo, tmp_path / "photo.jpg")
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    for line in lines:  # where `./runtime` is, is the checkout
+        done = subprocess.run(
+            line.replace("./runtime", f"{ROOT}/runtime"),
+            shell=True,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    shown = run(tmp_path / "edge" / "bin" / "python", "-m", "pip", "list", "--format", "json")
+    names = {one["name"].lower() for one in json.loads(shown)}
+    assert names <= {"codtdq-runtime", "numpy", "pillow", "pip", "setuptools"}
+    from PIL import Image
+
+    mask = np.asarray(Image.open(tmp_path / "mask.png"))
+    assert np.array_equal(mask, Runtime(tmp_path / "net.codtdq").predict(photo))
+    assert 0.02 < (mask > 127).mean() < 0.9
 
 
 def test_the_wheel_has_what_runs_and_nothing_else(wheel):

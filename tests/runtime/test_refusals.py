@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import resource
 
 import numpy as np
 import pytest
 from engine_cases import needs_engine
 
 from codtdq.errors import CheckpointError, CodtdqError
+from codtdq.exporting.stream import encoded
 from codtdq.runtime import Runtime
 
 pytestmark = needs_engine
@@ -94,6 +96,75 @@ def test_headers_that_do_not_fit(data, change, words):
     header, tensors = parts(data)
     change(header)
     assert words in refusal(sealed(header, tensors))
+
+
+def numbers(data):
+    """The numbers of a stream: seven bits to a byte, signs in the lowest bit."""
+    found, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if not byte & 128:
+            found.append((value >> 1) ^ -(value & 1))
+            value = shift = 0
+    return found
+
+
+def with_stream(data, name, change):
+    """A file of which one stream is another one."""
+    header, tensors = parts(data)
+    begin, end = header[name]["data_offsets"]
+    stream = encoded(change(numbers(tensors[begin:end])))
+    moved = len(stream) - (end - begin)
+    for key, entry in header.items():
+        if key != "__metadata__":
+            first, last = entry["data_offsets"]
+            entry["data_offsets"] = [first + moved * (first >= end), last + moved * (last >= end)]
+    header[name]["shape"] = [len(stream)]
+    return sealed(header, tensors[:begin] + stream + tensors[end:])
+
+
+GREEDY = {
+    "float weight": [1, 1 << 15, 1 << 15],
+    "quantized weight": [2, 1 << 20, 9, 1 << 10, 4, 0, 0],
+    "codes of a palette": [3, 1 << 15, 1, 1 << 15, 1],
+    "table of a palette": [3, 1, 1 << 30, 1, 1],
+}
+
+
+def greedy(data, record):
+    """The refusal of a file that has one more constant in front of the others."""
+    changed = with_stream(data, "constants", lambda old: [old[0] + 1, *record, *old[1:]])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    said = refusal(changed)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+    return said
+
+
+@pytest.mark.parametrize("record", GREEDY.values(), ids=GREEDY.keys())
+def test_files_that_ask_for_memory_they_do_not_pay_for(data, record):
+    """Values are there before there is memory for them."""
+    assert "fewer values than its constants" in greedy(data, record)
+
+
+def test_what_repeats_is_bounded_by_the_file(data):
+    """A palette of one entry: a byte of codes and four of the table, many gigabytes in memory."""
+    header, _ = parts(data)
+    codes, floats = (header[name]["shape"][0] for name in ("u8", "f32"))
+    assert 4 * codes * floats > 64 * len(data) + (8 << 20)
+    assert "larger than any file of its size" in greedy(data, [3, 1, floats, codes, 1])
+
+
+@pytest.mark.parametrize("at", [4, 9, 10], ids=["input", "output", "arena"])
+def test_runs_beyond_every_memory_are_refused(data, at):
+    """Sides of input and output, and the arena, which a stream begins with."""
+
+    def larger(old):
+        assert old[:5] == [4, 1, 3, 160, 160] and old[5] == 4 and old[10] > 1 << 20
+        return [*old[:at], 1 << 34, *old[at + 1 :]]
+
+    said = refusal(with_stream(data, "code.0", larger))
+    assert "beyond every size" in said or "takes more than" in said or "is accepted" in said
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(data):

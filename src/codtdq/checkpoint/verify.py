@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,9 @@ from torch import nn
 from codtdq.checkpoint import files, validation
 from codtdq.checkpoint.validation import ConfigReader
 from codtdq.errors import CheckpointError
+from codtdq.signature import check_signature
 
-NAMESPACE = "codtdq"  # of signatures: one made for another purpose does not count
 SIGNATURE = "codtdq.json.sig"
-_SIGNATURE_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,8 @@ def verify(
         raise CheckpointError(f"{directory}: {error}") from error
     signed_by = None
     if signers is not None:
-        signed_by = _check_signature(directory, Path(signers), identity, signature)
+        proof = directory / SIGNATURE if signature is None else Path(signature)
+        signed_by = check_signature((directory / files.META).read_bytes(), proof, signers, identity)
     return Verified(
         directory=directory,
         format=meta["format"],
@@ -79,30 +78,3 @@ def verify(
         network=model is not None,
         signed_by=signed_by,
     )
-
-
-def _check_signature(
-    directory: Path, signers: Path, identity: str | None, signature: str | Path | None
-) -> str:
-    """The identity whose signature of `codtdq.json` holds."""
-    if identity is None:
-        raise CheckpointError("a signature is somebody's: say whose with --identity NAME")
-    proof = directory / SIGNATURE if signature is None else Path(signature)
-    for path in (signers, proof):
-        if not path.is_file():
-            raise CheckpointError(f"{path}: no such file; a signature needs it")
-    command = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", identity]
-    command += ["-n", NAMESPACE, "-s", str(proof)]
-    try:
-        done = subprocess.run(
-            command,
-            input=(directory / files.META).read_bytes(),
-            capture_output=True,
-            timeout=_SIGNATURE_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CheckpointError(f"ssh-keygen cannot check {proof}: {error}") from error
-    if done.returncode:
-        said = validation.shortened((done.stdout + done.stderr).decode(errors="replace"), 160)
-        raise CheckpointError(f"{proof} is no signature of {identity!r}: {said}")
-    return identity

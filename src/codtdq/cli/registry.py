@@ -49,7 +49,9 @@ COMMANDS = (
     Command("predict", f"{_CLI}.predict", "write the mask of each image"),
     Command("serve", f"{_LAB}.serve", "try photographs in a browser: FP32 and four bits"),
     Command("export", f"{_CLI}.export", "write a network for machines without torch"),
-    Command("verify", f"{_CLI}.verify", "check a quantized checkpoint without running it"),
+    Command(
+        "verify", f"{_CLI}.verify", "check a quantized model or program file without running it"
+    ),
     Command("score", f"{_LAB}.score", "score maps of any network against masks"),
     Command("select", f"{_LAB}.select", "choose group size, tau and zero ratio without labels"),
     Command(

@@ -1,4 +1,4 @@
-"""How many images may share a forward pass without changing each other's result."""
+"""How many images may share a forward pass without sharing a range."""
 
 from __future__ import annotations
 

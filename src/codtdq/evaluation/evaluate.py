@@ -104,7 +104,9 @@ def evaluate(
     dataset: a data set; the name of one, or a folder, as `codtdq.data.open_dataset` takes it; or
         pairs (image, mask), each a file, a PIL image, an array or a tensor.
     data_root, limit: for a name: the folder of the benchmarks; use the first so many images.
-    batch_size: images per forward pass; by default as many as leave every result unchanged.
+    batch_size: images per forward pass; by default 1 where operators share a range over the batch,
+        else 8. Bit for bit an image's result alone where only the engine computes; between
+        operators that torch executes, last digits may differ.
     postprocess: "sigmoid", "sigmoid-minmax" or "binary"; by default the model's own.
     state_file: where an interrupted run keeps its finished images; `resume=True` goes on from it.
     """

@@ -115,7 +115,12 @@ class ConstantTable:
         weight = np.empty((form.depth, form.outputs), np.float32)
         library.check(
             library.engine().cod_float_unpack(
-                packed.ctypes.data, form.depth, form.outputs, weight.ctypes.data
+                packed.ctypes.data,
+                packed.nbytes // weight.itemsize,
+                form.depth,
+                form.outputs,
+                weight.ctypes.data,
+                weight.size,
             )
         )
         self._record(PANELS, form.depth, form.outputs)

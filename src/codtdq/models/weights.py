@@ -7,6 +7,7 @@ must fit exactly, because a partly loaded network still produces plausible masks
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -130,12 +131,24 @@ def _read(path: Path) -> Any:
     raise CheckpointError(f"{path}: unknown suffix {path.suffix!r}; accepted: {accepted}")
 
 
+def _is_torchscript(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False  # another format, or damaged: torch says which
+
+
 def _read_pickle(path: Path) -> Any:
     if _torch_version() < SAFE_TORCH:
         raise CheckpointError(
             f"{path}: torch {torch.__version__} can run code from such a file even with "
             f"weights_only=True; upgrade to torch {'.'.join(map(str, SAFE_TORCH))}, or convert "
             "the file to .safetensors"
+        )
+    if _is_torchscript(path):
+        raise CheckpointError(
+            f"{path}: a TorchScript archive, which is a program; save the state_dict of the network"
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -127,7 +127,11 @@ class Runtime:
         return made[0] if len(made) == 1 else np.concatenate(made)
 
     def _run(self, program: int, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        outputs = np.empty(self.shapes[program].output, np.float32)
+        shape = self.shapes[program].output
+        try:
+            outputs = np.empty(shape, np.float32)
+        except MemoryError as error:
+            raise UnsupportedError(f"out of memory for logits of {list(shape)}") from error
         text = create_string_buffer(ERROR_BYTES)
         code = self._library.codtdq_run(
             self._open_handle(),

@@ -180,9 +180,15 @@ def test_encoders_believe_no_length_and_no_index():
         refused(call(view=other))
     for other in shorter(spec, "count"):
         refused(call(spec=other))
+    plain = changed(given, multiplier=None)
+    assert engine.cod_carry_pixels(byref(view), byref(spec), byref(plain), 1) == 0
+    for other in shorter(spec, "count"):
+        refused(engine.cod_carry_pixels(byref(view), byref(other), byref(plain), 1))
     for index in (-1, 40, 1 << 30):
         order[7] = index
         refused(call())
+        refused(engine.cod_carry_pixels(byref(view), byref(spec), byref(plain), 1))
+    assert engine.cod_carrier_depth((1 << 63) - 1) == (1 << 63) - 1
 
 
 def test_products_believe_no_length():
@@ -253,6 +259,33 @@ def test_weights_believe_no_length():
     for count, size, code in ((280, room.numel(), 0), (279, room.numel(), 1), (280, 3, 1)):
         found = engine.cod_float_pack(weight.data_ptr(), count, 40, 7, 7, 1, room.data_ptr(), size)
         assert found == code
+    again = torch.empty(40, 7)
+    for size, count, code in ((room.numel(), 280, 0), (3, 280, 1), (room.numel(), 279, 1)):
+        found = engine.cod_float_unpack(room.data_ptr(), size, 40, 7, again.data_ptr(), count)
+        assert found == code
+    assert torch.equal(again, weight)
+    for depth, outputs in ((1 << 40, 1 << 40), (1 << 62, 3), (-1, 7), (40, 0)):
+        assert engine.cod_float_packed(depth, outputs) == 0
+        refused(
+            engine.cod_float_pack(
+                weight.data_ptr(), 280, depth, outputs, 0, 0, room.data_ptr(), room.numel()
+            )
+        )
+    packed = carriers.CarrierWeights.pack(
+        torch.randint(-8, 8, (24, 9, 40), dtype=torch.int8), torch.rand(24)
+    )
+    codes, factor = torch.empty(24 * 9 * 40, dtype=torch.int8), torch.empty(24)
+    for lengths, code in (((8640, 24), 0), ((8639, 24), 1), ((8640, 23), 1), ((-1, 24), 1)):
+        found = engine.cod_carrier_weight_unpack(
+            byref(packed.described),
+            codes.data_ptr(),
+            lengths[0],
+            None,
+            0,
+            factor.data_ptr(),
+            lengths[1],
+        )
+        assert found == code, lengths
     with pytest.raises(UnsupportedError, match="multipliers"):
         carriers.CarrierWeights.pack(
             torch.ones(4, 1, 64, dtype=torch.int8), torch.ones(4), torch.ones(4, 1, 1), group=32

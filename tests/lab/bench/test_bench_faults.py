@@ -1,6 +1,8 @@
 """Faults of a benchmark: damaged files of an interrupted run, leftovers of a killed one."""
 
 import json
+import resource
+import signal
 
 import pytest
 
@@ -21,6 +23,21 @@ def test_a_damaged_run_file_is_one_line(setting, tmp_path, content):
     assert "\n" not in str(error.value)
     (tmp_path / "run.json").unlink()
     assert run_accuracy(tmp_path, resume=True, **GRID, **setting)[0]["status"] == "ok"
+
+
+def test_a_full_disk_leaves_a_whole_run_file(setting, tmp_path):
+    """Or none: never one of 0 bytes, which would stop every later run in the folder."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+        with pytest.raises((OSError, CodtdqError), match="File too large"):
+            run_accuracy(tmp_path, **GRID, **setting)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not (tmp_path / "run.json").exists() and not list(tmp_path.glob(".codtdq-*"))
+    assert run_accuracy(tmp_path, **GRID, **setting)[0]["status"] == "ok"
 
 
 @pytest.mark.parametrize("content", [b"5\n", b'{"a": 1}\n', b"\xff\n", b"[" * 10**5 + b"\n"])

@@ -110,7 +110,13 @@ class CarrierWeights:
             multiplier = torch.empty(outputs, taps, groups, dtype=torch.int8)
         library.check(
             library.engine().cod_carrier_weight_unpack(
-                byref(self.described), codes.data_ptr(), pointer(multiplier), factor.data_ptr()
+                byref(self.described),
+                codes.data_ptr(),
+                codes.numel(),
+                pointer(multiplier),
+                0 if multiplier is None else multiplier.numel(),
+                factor.data_ptr(),
+                factor.numel(),
             )
         )
         return codes, factor, multiplier

@@ -8,7 +8,7 @@ from typing import Any
 from codtdq.numerics import carrier, carry
 from codtdq.schemes.lowered import MAX_GROUP, MAX_TRIALS
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 # What the C header defines; `library` compares every one of them with the library.
 CONSTANTS = {
@@ -266,12 +266,7 @@ def _declare_carriers(library: Any) -> None:
         POINTER(CarrierWeight),
         c_int32,
     ]
-    library.cod_carrier_weight_unpack.argtypes = [
-        POINTER(CarrierWeight),
-        c_void_p,
-        c_void_p,
-        c_void_p,
-    ]
+    library.cod_carrier_weight_unpack.argtypes = [POINTER(CarrierWeight), *[c_void_p, c_int64] * 3]
     library.cod_carrier_conv.argtypes = [
         POINTER(CarrierInput),
         POINTER(Geometry),

@@ -63,7 +63,7 @@ def declare(library: Any) -> None:
     library.cod_float_packed.restype = c_int64
     library.cod_float_packed.argtypes = [c_int64, c_int64]
     library.cod_float_pack.argtypes = [c_void_p, *[c_int64] * 5, c_void_p, c_int64]
-    library.cod_float_unpack.argtypes = [c_void_p, c_int64, c_int64, c_void_p]
+    library.cod_float_unpack.argtypes = [c_void_p, *[c_int64] * 3, c_void_p, c_int64]
 
 
 STRUCTURES = {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "aligned.h"
@@ -333,7 +334,7 @@ int32_t cod::carrier_conv(const cod_carrier &x, const cod_geometry &g, const cod
 
 extern "C" int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *geometry,
                                     const cod_carrier_weight *w, const cod_output *y,
-                                    int32_t threads) {
+                                    int32_t threads) try {
   if (!x || !usable(w) || !y || !cod::fits(geometry) || x->unit_rows < 1 || x->unit_stride ||
       x->stride < w->depth || y->activation == COD_ACT_GATED_GELU)
     return COD_BAD_ARGUMENT;
@@ -347,4 +348,6 @@ extern "C" int32_t cod_carrier_conv(const cod_carrier *x, const cod_geometry *ge
       !cod::holds(*x, read, w->depth) || !cod::holds(*y, rows, w->outputs, w->outputs))
     return COD_BAD_ARGUMENT;
   return cod::carrier_conv(*x, g, *w, *y, {}, threads);
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }

@@ -1,6 +1,7 @@
 // Weights of products of carriers: from codes in their own order to the panels of an instruction
 // set, and back. Files and checkpoints hold the former; nothing but memory holds panels.
 #include <algorithm>
+#include <exception>
 
 #include "carrier_weight.h"
 
@@ -119,7 +120,7 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
 
 int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const int8_t *multiplier,
                                 int64_t multiplier_count, const float *factor, int64_t factor_count,
-                                cod_carrier_weight *w, int32_t threads) {
+                                cod_carrier_weight *w, int32_t threads) try {
   if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
       !cod::fills(code_count, w->outputs, w->taps, w->inputs) || factor_count < w->outputs ||
       (multiplier && !cod::fills(multiplier_count, w->outputs, w->taps, groups_of(*w))) ||
@@ -130,12 +131,19 @@ int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const i
     for (int64_t p = first; p < last; p++) packer.panel(p);
   });
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
-                                  int8_t *multiplier, float *factor) {
+                                  int64_t code_count, int8_t *multiplier, int64_t multiplier_count,
+                                  float *factor, int64_t factor_count) {
   if (!usable(weight) || !codes || !factor ||
-      (multiplier != nullptr) != (weight->multiplier_bytes > 0))
+      (multiplier != nullptr) != (weight->multiplier_bytes > 0) ||
+      !cod::fills(code_count, weight->outputs, weight->taps, weight->inputs) ||
+      (multiplier &&
+       !cod::fills(multiplier_count, weight->outputs, weight->taps, groups_of(*weight))) ||
+      factor_count < weight->outputs)
     return COD_BAD_ARGUMENT;
   const cod_carrier_weight &w = *weight;
   const auto &k = kernels();

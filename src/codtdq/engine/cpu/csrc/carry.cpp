@@ -2,6 +2,7 @@
 // block of rows stays in the nearest cache between the look at its ranges and the bytes.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <vector>
 
 #include "rows.h"
@@ -19,6 +20,7 @@ constexpr int64_t kPiece = 1 << 15;  // values; less is not worth another thread
 bool usable(const cod_rows *x, const cod_carried *out, int64_t width) {
   return x && out && cod::holds(*x) && x->channels <= cod::kMostChannels && out->unit_rows >= 1 &&
          out->stride >= cod_carrier_depth(width) &&
+         cod::fills(out->bytes, x->rows, out->stride) &&  // rows are padded to their stride
          cod::holds(*out, x->rows, cod_carrier_depth(width));
 }
 
@@ -271,7 +273,7 @@ class Fixed {
 
   // Units and multipliers; whether there are bytes to find.
   bool begin() const {
-    const int64_t units = (x_.rows + out_.unit_rows - 1) / out_.unit_rows;
+    const int64_t units = cod::parts(x_.rows, out_.unit_rows);
     for (int64_t i = 0; i < count_ && out_.multiplier; i++)
       out_.multiplier[i] = (uint8_t)table_.view.m[i];
     for (int64_t i = 0; i < units; i++)
@@ -372,11 +374,12 @@ extern "C" {
 
 int64_t cod_carrier_depth(int64_t channels) {
   const int64_t unit = channels <= 16 ? 8 : 32;
+  if (channels > INT64_MAX - unit) return INT64_MAX;  // nothing is as long
   return (channels + unit - 1) / unit * unit;
 }
 
 int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t asymmetric,
-                         const cod_carried *out, int32_t threads) {
+                         const cod_carried *out, int32_t threads) try {
   if (!spec || spec->bits < 2 || spec->bits > (asymmetric ? 7 : 8) || !cod::fits(*spec) ||
       !usable(x, out, x ? x->channels : 1) || out->unit_stride ||
       !has_room(*out, x->rows, cod::parts(x->channels, spec->group)))
@@ -389,10 +392,12 @@ int32_t cod_carry_groups(const cod_rows *x, const cod_quant_spec *spec, int32_t 
   plan.projected = projected;
   carry(*x, plan, nullptr, *out, threads);
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const cod_carried *out,
-                         int32_t threads) {
+                         int32_t threads) try {
   if (!cod::fits(spec) || !usable(x, out, x ? x->channels : 1) || out->unit_stride ||
       !cod::holds(spec->transform, x->channels) ||
       !has_room(*out, x->rows, cod::parts(x->channels, spec->group)))
@@ -400,10 +405,12 @@ int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const co
   const cod::CarryPlan plan = cod::carry_plan(*spec);
   carry(*x, plan, &spec->transform, *out, threads);
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, const int32_t *zero,
-                        int64_t count, int32_t pre, const cod_carried *out, int32_t threads) {
+                        int64_t count, int32_t pre, const cod_carried *out, int32_t threads) try {
   const bool doubled = zero && bits == 8;
   if (!x || !step || bits < 2 || bits > 8 || !cod::is_pre(pre) ||
       x->channels > cod::kMostChannels || !usable(x, out, (doubled ? 2 : 1) * x->channels) ||
@@ -420,6 +427,8 @@ int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, cons
   cod::parallel_for(x->rows, grain_of(x->channels, work.block()), threads,
                     [&](int64_t first, int64_t last) { work.run(first, last, doubled); });
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 }  // extern "C"

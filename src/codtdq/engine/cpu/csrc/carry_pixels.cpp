@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "rows.h"
@@ -110,12 +111,14 @@ class Pixels {
 }  // namespace
 
 extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spec,
-                                    const cod_carried *out, int32_t threads) {
+                                    const cod_carried *out, int32_t threads) try {
   if (!x || !out || !cod::fits(spec) || !cod::holds(*x) || x->channels > cod::kMostChannels ||
       out->unit_rows < 1 || x->rows % out->unit_rows ||
       out->stride < cod_carrier_depth(x->channels) ||
       (out->unit_stride && out->unit_stride < x->channels) ||
-      !cod::holds(*out, x->rows, cod_carrier_depth(x->channels)))
+      !cod::fills(out->bytes, x->rows, out->stride) ||
+      !cod::holds(*out, x->rows, cod_carrier_depth(x->channels)) ||
+      !cod::holds(spec->transform, x->channels))
     return COD_BAD_ARGUMENT;
   if (x->rows == 0) return COD_OK;
   const int64_t images = x->rows / out->unit_rows, pieces = cod::parts(out->unit_rows, spec->group);
@@ -129,4 +132,6 @@ extern "C" int32_t cod_carry_pixels(const cod_rows *x, const cod_carry_spec *spe
   cod::parallel_for(work.groups(), work.grain(), threads,
                     [&](int64_t first, int64_t last) { work.encode(first, last); });
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }

@@ -17,7 +17,7 @@
 #define COD_API __attribute__((visibility("default")))
 #endif
 
-#define COD_ABI_VERSION 9
+#define COD_ABI_VERSION 10
 #define COD_EPS 1e-8f     /* floor of every radius and step */
 #define COD_STD_EPS 1e-12 /* added to every standard deviation */
 #define COD_TIE_MARGIN (1.0 - 1.0 / 1048576.0)
@@ -218,7 +218,9 @@ COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count,
                                         cod_carrier_weight *weight, int32_t threads);
 /* The inverse: memory of the same sizes; multiplier is NULL where there are none. */
 COD_API int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
-                                          int8_t *multiplier, float *factor);
+                                          int64_t code_count, int8_t *multiplier,
+                                          int64_t multiplier_count, float *factor,
+                                          int64_t factor_count);
 
 /* Linear (kernel 1x1) or convolution; padding is carrier 0. Kernels of several taps need units of
  * whole images: x->unit_rows = in_h * in_w. */
@@ -317,13 +319,14 @@ COD_API int32_t cod_program_profile(const void *program, const cod_buffer *input
 COD_API const char *cod_program_kind(int32_t kind); /* its name, or NULL */
 
 /* Float weights [depth, outputs] at any strides, in panels for the set in use: how many floats they
- * take (aligned to 64 bytes), and how they get there. */
+ * take (aligned to 64 bytes; 0 for sizes that nothing holds), and how they get there. */
 COD_API int64_t cod_float_packed(int64_t depth, int64_t outputs);
 COD_API int32_t cod_float_pack(const float *w, int64_t count, int64_t depth, int64_t outputs,
                                int64_t depth_stride, int64_t output_stride, float *packed,
                                int64_t packed_count);
 /* The inverse: weights [depth, outputs] without gaps. */
-COD_API int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w);
+COD_API int32_t cod_float_unpack(const float *packed, int64_t packed_count, int64_t depth,
+                                 int64_t outputs, float *w, int64_t count);
 
 #ifdef __cplusplus
 }

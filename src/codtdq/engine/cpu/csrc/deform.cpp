@@ -1,7 +1,9 @@
 // Deformable 3x3 convolutions in float32: the samples of a whole map are nine times its size; those
 // of a few tokens stay in the cache until they are multiplied.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <exception>
 
 #include "float_product.h"
 
@@ -66,7 +68,7 @@ bool fits(const cod_deform &s, int64_t outputs) {
 
 extern "C" int32_t cod_deform_conv(const float *x, const float *offsets, const cod_deform *shape,
                                    const float *packed, int64_t packed_count, int64_t outputs,
-                                   const cod_output *y, int32_t threads) {
+                                   const cod_output *y, int32_t threads) try {
   if (!x || !offsets || !shape || !packed || !y || !fits(*shape, outputs) ||
       (uintptr_t)packed % 64 || y->activation != COD_ACT_NONE)
     return COD_BAD_ARGUMENT;
@@ -92,4 +94,6 @@ extern "C" int32_t cod_deform_conv(const float *x, const float *offsets, const c
     }
   });
   return failed ? COD_NO_MEMORY : COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }

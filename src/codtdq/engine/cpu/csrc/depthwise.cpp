@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "aligned.h"
@@ -171,7 +172,7 @@ extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometr
                                          int64_t channels, const int8_t *weight,
                                          int64_t weight_count, const float *factor,
                                          int64_t factor_count, const cod_output *y,
-                                         int32_t threads) {
+                                         int32_t threads) try {
   if (!x || !weight || !factor || !y || !cod::fits(geometry) || channels < 1 ||
       x->stride < channels || factor_count < channels)
     return COD_BAD_ARGUMENT;
@@ -194,4 +195,6 @@ extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometr
                factor[i % channels];
   return share(Depthwise(*x, g, channels, whole.data(), scale.data(), *y), pixels * channels * taps,
                threads);
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }

@@ -8,8 +8,14 @@ constexpr int64_t kWorthSharing = 1 << 20;  // products; waking another thread t
 
 constexpr int64_t kMostTokens = (int64_t)1 << 40;  // no product with a count of bytes overflows
 
+constexpr int32_t kMostStep = 1 << 15;  // of kernels, strides and the like: no 32-bit sum overflows
+
 inline bool fits(const cod_geometry *g) {
-  return g && g->batch >= 0 && g->in_h >= 0 && g->in_w >= 0 && g->out_h >= 0 && g->out_w >= 0 &&
+  if (!g) return false;
+  for (const int32_t one : {g->kernel_h, g->kernel_w, g->stride_h, g->stride_w, g->dilation_h,
+                            g->dilation_w, g->pad_h, g->pad_w})
+    if (one > kMostStep) return false;
+  return g->batch >= 0 && g->in_h >= 0 && g->in_w >= 0 && g->out_h >= 0 && g->out_w >= 0 &&
          g->kernel_h > 0 && g->kernel_w > 0 && g->stride_h > 0 && g->stride_w > 0 &&
          g->dilation_h > 0 && g->dilation_w > 0 && g->pad_h >= 0 && g->pad_w >= 0 &&
          fills(kMostTokens, g->batch, g->in_h, g->in_w) &&

@@ -185,7 +185,10 @@ struct Kernels {
 
 const Kernels &kernels();  // of the set in use
 
+constexpr int kMostThreads = 256;  // more are taken as so many
+
 // Run job(begin, end) over [0, count) on up to `threads` threads. Jobs must not depend on the cut.
+// One that throws, on whatever thread, makes this throw std::bad_alloc when all have ended.
 void parallel(int64_t count, int64_t grain, int threads, void (*job)(void *, int64_t, int64_t),
               void *context);
 

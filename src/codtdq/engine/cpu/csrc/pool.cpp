@@ -3,9 +3,11 @@
 // actively for a while after each operator, on the cores that the other one needs. In the pool,
 // workers wait for a job and spin briefly first. A second caller, while it is busy, runs its job
 // alone: results never depend on the cut.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -33,13 +35,18 @@ struct Job {
   void *context = nullptr;
   int64_t count = 0, chunk = 1;
   std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
 };
 
 void work(Job &job) {
   for (;;) {
     const int64_t begin = job.next.fetch_add(job.chunk, std::memory_order_relaxed);
     if (begin >= job.count) return;
-    job.run(job.context, begin, begin + job.chunk < job.count ? begin + job.chunk : job.count);
+    try {
+      job.run(job.context, begin, begin + job.chunk < job.count ? begin + job.chunk : job.count);
+    } catch (...) {  // out of memory: no exception may leave a thread
+      job.failed.store(true, std::memory_order_relaxed);
+    }
   }
 }
 
@@ -145,7 +152,8 @@ void parallel(int64_t count, int64_t grain, int threads, void (*run)(void *, int
               void *context) {
   if (count <= 0) return;
   if (grain < 1) grain = 1;
-  const int64_t pieces = (count + grain - 1) / grain;
+  threads = std::clamp(threads, 1, kMostThreads);
+  const int64_t pieces = count / grain + (count % grain != 0);
   const int helpers = (int)(pieces < threads ? pieces : threads) - 1;
   if (helpers > 0) {
     Job job;
@@ -154,11 +162,13 @@ void parallel(int64_t count, int64_t grain, int threads, void (*run)(void *, int
     job.count = count;
     job.chunk = grain;
     const Team shared = team.load(std::memory_order_acquire);
-    if (shared && team_owner.load(std::memory_order_acquire) == (long)getpid()) {
+    const bool own_team = shared && team_owner.load(std::memory_order_acquire) == (long)getpid();
+    if (own_team)
       shared([](void *all) { work(*static_cast<Job *>(all)); }, &job, (unsigned)helpers + 1, 0);
+    if (own_team || pool()->run(job, helpers)) {
+      if (job.failed.load(std::memory_order_acquire)) throw std::bad_alloc();
       return;
     }
-    if (pool()->run(job, helpers)) return;
   }
   run(context, 0, count);
 }

@@ -1,8 +1,10 @@
 // Builds and runs programs: checks all of the code once, then runs it instruction by instruction.
 #include "program.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
 
@@ -95,10 +97,11 @@ class Program {
       inputs.push_back(static_cast<const uint8_t *>(given[i].data));
     for (size_t i = 0; i < output_bytes_.size(); i++)
       outputs.push_back(static_cast<uint8_t *>(made[i].data));
-    Arena *arena = take();
+    const auto done = [this](Arena *used) { give_back(used); };
+    const std::unique_ptr<Arena, decltype(done)> arena(take(), done);
     if (!arena) return COD_NO_MEMORY;
     const cod::Run run{arena->data, constants_.data(), inputs.data(), outputs.data(),
-                       threads < 1 ? 1 : threads};
+                       std::clamp(threads, 1, kMostThreads)};
     int32_t result = COD_OK;
     for (size_t i = 0; i < instructions_.size() && result == COD_OK; i++) {
       const auto start = std::chrono::steady_clock::now();
@@ -108,7 +111,6 @@ class Program {
                              std::chrono::steady_clock::now() - start)
                              .count();
     }
-    give_back(arena);
     return result;
   }
 

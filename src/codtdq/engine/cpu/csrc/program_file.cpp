@@ -11,8 +11,10 @@
 namespace cod {
 namespace {
 
-constexpr int64_t kMostConstants = 1 << 20, kMostPrograms = 256, kMostRecords = 1 << 24;
-constexpr int64_t kMostArena = std::min((int64_t)1 << 36, kMostBytes);
+constexpr int64_t kMostConstants = 1 << 20, kMostPrograms = 256, kMostRecords = 1 << 18;
+constexpr int64_t kMostRun = std::min((int64_t)1 << 33, kMostBytes);  // arena, input and output
+// Constants in memory beside their file: panels are padded, palettes repeat. More is an attack.
+constexpr int64_t kMostTimes = 64, kSpare = 8 << 20;
 constexpr int64_t kMostSide = std::min((int64_t)1 << 40, kMostBytes);
 
 [[noreturn]] void damaged(const std::string &what) {
@@ -74,27 +76,17 @@ class Values {
   int64_t left_ = 0, size_ = 1;
 };
 
-ProgramFile::Constant room(int64_t bytes, int32_t type, bool packed) {
-  ProgramFile::Constant made;
-  if (bytes > kMostBytes) throw std::bad_alloc();
-  const size_t size = ((size_t)std::max<int64_t>(bytes, 1) + 127) / 128 * 128;
-  made.data.reset(static_cast<uint8_t *>(std::aligned_alloc(128, size)));
-  if (!made.data) throw std::bad_alloc();
-  std::memset(made.data.get(), 0, size);
-  made.bytes = bytes, made.type = type, made.packed = packed;
-  return made;
-}
-
 class Constants {
  public:
-  Constants(const Container &file, int threads)
+  Constants(const Container &file, int64_t file_bytes, int threads)
       : f32_(file, "f32", "F32", 4),
         i8_(file, "i8", "I8", 1),
         u8_(file, "u8", "U8", 1),
         u16_(file, "u16", "U16", 2),
         i32_(file, "i32", "I32", 4),
         i64_(file, "i64", "I64", 8),
-        threads_(threads) {}
+        threads_(threads),
+        left_(std::min(file_bytes, kMostBytes / kMostTimes) * kMostTimes + kSpare) {}
 
   std::vector<ProgramFile::Constant> read(Stream &in) {
     for (int64_t left = in.next(0, kMostConstants); left > 0; left--) switch (in.next(0, 3)) {
@@ -116,6 +108,19 @@ class Constants {
   }
 
  private:
+  ProgramFile::Constant room(int64_t bytes, int32_t type, bool packed) {
+    if (bytes > left_ || bytes > kMostBytes) damaged("constants larger than any file of its size");
+    left_ -= bytes;
+    ProgramFile::Constant made;
+    const size_t size = ((size_t)std::max<int64_t>(bytes, 1) + 127) / 128 * 128;
+    made.data.reset(static_cast<uint8_t *>(std::aligned_alloc(128, size)));
+    if (!made.data) throw std::bad_alloc();
+    std::memset(made.data.get(), 0, size);
+    made.bytes = bytes, made.type = type, made.packed = packed;
+    return made;
+  }
+
+  // Values are taken before there is memory for them: a file cannot ask for more than it has.
   void raw(Stream &in) {
     const auto type = (int32_t)in.next(0, COD_TYPE_I64);
     const int64_t count = in.next(1, kMostSide);
@@ -127,8 +132,10 @@ class Constants {
 
   void panels(Stream &in) {
     const int64_t depth = in.next(1, 1 << 24), outputs = in.next(1, 1 << 24);
-    std::vector<float> values((size_t)take_count(depth, outputs));
-    std::memcpy(values.data(), f32_.take((int64_t)values.size()), values.size() * sizeof(float));
+    const int64_t count = take_count(depth, outputs);
+    const uint8_t *from = f32_.take(count);
+    std::vector<float> values((size_t)count);  // aligned, which a file's are not
+    std::memcpy(values.data(), from, values.size() * sizeof(float));
     made_.push_back(room(cod_float_packed(depth, outputs) * 4, COD_TYPE_F32, true));
     auto *to = reinterpret_cast<float *>(made_.back().data.get());
     if (cod_float_pack(values.data(), (int64_t)values.size(), depth, outputs, outputs, 1, to,
@@ -145,16 +152,18 @@ class Constants {
     if (cod_carrier_weight_describe(outputs, taps, inputs, (int32_t)bits, (int32_t)group,
                                     (int32_t)multiplied, &w) != COD_OK)
       damaged("a weight that no product takes");
+    const uint8_t *stored = bits == 8 ? i8_.take(count) : u8_.take((count + 1) / 2);
     std::vector<int8_t> codes((size_t)count);
     if (bits == 8)
-      std::memcpy(codes.data(), i8_.take(count), (size_t)count);
+      std::memcpy(codes.data(), stored, (size_t)count);
     else
-      expand(u8_.take((count + 1) / 2), codes);
+      expand(stored, codes);
     const int64_t groups = w.group ? (inputs + w.group - 1) / w.group : 1;
     const auto *multiplier = reinterpret_cast<const int8_t *>(
         multiplied ? i8_.take(take_count(take_count(outputs, taps), groups)) : nullptr);
+    const uint8_t *factors = f32_.take(outputs);
     std::vector<float> factor((size_t)outputs);
-    std::memcpy(factor.data(), f32_.take(outputs), factor.size() * sizeof(float));
+    std::memcpy(factor.data(), factors, factor.size() * sizeof(float));
     made_.push_back(room(w.packed_bytes, COD_TYPE_U8, true));
     w.packed = made_.back().data.get();
     if (multiplied) {
@@ -202,6 +211,7 @@ class Constants {
 
   Values f32_, i8_, u8_, u16_, i32_, i64_;
   int threads_;
+  int64_t left_;  // bytes that constants may still take
   std::vector<ProgramFile::Constant> made_;
 };
 
@@ -247,7 +257,10 @@ ProgramFile::One program(const Container &file, int64_t number,
   ProgramFile::One made;
   cod_buffer input{}, output{};
   made.input = shape(in, &input.bytes), made.output = shape(in, &output.bytes);
-  made.arena_bytes = in.next(0, kMostArena);
+  made.arena_bytes = in.next(0, kMostRun);
+  if (input.bytes > kMostRun || output.bytes > kMostRun ||
+      made.arena_bytes + input.bytes + output.bytes > kMostRun)
+    damaged("a run of " + name + " takes more than " + std::to_string(kMostRun) + " bytes");
   const int64_t counts[] = {in.next(0, kMostRecords), in.next(0, kMostRecords),
                             in.next(0, kMostRecords), in.next(0, kMostRecords)};
   made.instructions = counts[0];
@@ -361,7 +374,7 @@ ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
   const auto table = file.tensors.find("constants");
   if (table == file.tensors.end()) damaged("it has no constants");
   Stream in(table->second, "constants");
-  constants = Constants(file, threads).read(in);
+  constants = Constants(file, (int64_t)bytes, threads).read(in);
   int64_t count = 0;
   while (count <= kMostPrograms && file.tensors.count("code." + std::to_string(count))) count++;
   if (!count || count > kMostPrograms) damaged("it has no program, or too many");

@@ -209,22 +209,28 @@ const Kind kKind_deform{"deform", 1, check_deform, run_deform};
 extern "C" {
 
 int64_t cod_float_packed(int64_t depth, int64_t outputs) {
-  return depth < 1 || outputs < 1 ? 0 : cod::Panels(depth, outputs).floats();
+  constexpr int64_t most = (int64_t)1 << 46;  // no size in bytes overflows, rounded up to a panel
+  return depth < 1 || outputs < 1 || !cod::fills(most, depth, outputs)
+             ? 0
+             : cod::Panels(depth, outputs).floats();
 }
 
 int32_t cod_float_pack(const float *w, int64_t count, int64_t depth, int64_t outputs,
                        int64_t depth_stride, int64_t output_stride, float *packed,
                        int64_t packed_count) {
-  if (!w || !packed || depth < 1 || outputs < 1 ||
-      !cod::holds(count, {{depth, depth_stride}, {outputs, output_stride}}) ||
-      packed_count < cod_float_packed(depth, outputs))
+  const int64_t needed = cod_float_packed(depth, outputs);
+  if (!w || !packed || needed < 1 || packed_count < needed ||
+      !cod::holds(count, {{depth, depth_stride}, {outputs, output_stride}}))
     return COD_BAD_ARGUMENT;
   cod::Panels(depth, outputs).pack(w, depth_stride, output_stride, packed);
   return COD_OK;
 }
 
-int32_t cod_float_unpack(const float *packed, int64_t depth, int64_t outputs, float *w) {
-  if (!w || !packed || depth < 1 || outputs < 1) return COD_BAD_ARGUMENT;
+int32_t cod_float_unpack(const float *packed, int64_t packed_count, int64_t depth, int64_t outputs,
+                         float *w, int64_t count) {
+  const int64_t needed = cod_float_packed(depth, outputs);
+  if (!w || !packed || needed < 1 || packed_count < needed || !cod::fills(count, depth, outputs))
+    return COD_BAD_ARGUMENT;
   cod::Panels(depth, outputs).unpack(packed, w);
   return COD_OK;
 }

@@ -1,6 +1,8 @@
 // Fused activation quantizer: rows of floats in, codes and ranges out, in one pass over memory.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "kernels.h"
@@ -46,7 +48,7 @@ bool has_room(const cod_quantized &out, int64_t rows, int64_t channels, int64_t 
 }  // namespace
 
 extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
-                                       const cod_quantized *out, int32_t threads) {
+                                       const cod_quantized *out, int32_t threads) try {
   if (!x || !out || !spec || !cod::fits(*spec) || !cod::holds(*x) ||
       x->channels > cod::kMostChannels)
     return COD_BAD_ARGUMENT;
@@ -101,14 +103,16 @@ extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *
   int64_t grain = 8192 / (padded > 0 ? padded : 1) / kRowBlock * kRowBlock;
   cod::parallel_for(x->rows, grain < kRowBlock ? kRowBlock : grain, threads, body);
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }
 
 extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out, int64_t count,
-                              int32_t threads) {
+                              int32_t threads) try {
   if (!x || !out || !cod::holds(*x) || count < (per_channel ? x->channels : 1))
     return COD_BAD_ARGUMENT;
   const int64_t channels = x->channels, width = per_channel ? channels : 1;
-  const int64_t pieces = threads > 1 ? 4 * (int64_t)threads : 1;
+  const int64_t pieces = threads > 1 ? 4 * (int64_t)std::min(threads, cod::kMostThreads) : 1;
   const int64_t grain = (x->rows + pieces - 1) / pieces;
   // magnitudes as integers: a NaN is larger than infinity, and both are found at the end
   std::vector<int32_t> found((size_t)(pieces * width), 0);
@@ -143,4 +147,6 @@ extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out
     if (best >= 0x7f800000) out[c] = NAN;
   }
   return COD_OK;
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
 }

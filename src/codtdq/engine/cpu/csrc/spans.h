@@ -53,8 +53,12 @@ bool fills(int64_t count, Sizes... sizes) {
   return needed >= 0 && needed <= count;
 }
 
+constexpr int64_t kMostRepeats = 1 << 20;  // of an axis without a stride: no memory bounds it
+
 inline bool holds(const cod_rows &x) {
   return x.rows >= 0 && x.channels >= 1 && (x.data || x.rows == 0) &&
+         (x.row_stride || x.rows <= kMostRepeats) &&
+         (x.channel_stride || x.channels <= kMostRepeats) &&
          holds(x.count, {{x.rows, x.row_stride}, {x.channels, x.channel_stride}});
 }
 

@@ -1,0 +1,95 @@
+"""Write tables of docs/runtime.md and docs/security.md from results/runtime and results/fuzz.
+
+python benchmarks/ship_tables.py            rewrite the pages
+python benchmarks/ship_tables.py --check    fail if a page and the rows differ
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from page_blocks import main, table
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs" / "runtime.md", ROOT / "docs" / "security.md")
+FIRST_MASK = ROOT / "results" / "runtime" / "cfrn.json"
+FUZZ = ROOT / "results" / "fuzz" / "runs.jsonl"
+FAILURES = ("tracebacks", "crashes", "hangs", "slow", "greedy", "bad refusals")
+
+
+def first_mask() -> str:
+    """Sizes, imports and first masks, and how much earlier than torch."""
+    found = json.loads(FIRST_MASK.read_text())
+    machine, rows = found["machine"], found["rows"]
+    base = next(row for row in rows if row["candidate"] == "torch FP32")
+    lines = [
+        [
+            row["candidate"],
+            f"{row['installed_bytes'] / 1e6:.1f}",
+            f"{row['file_bytes'] / 1e6:.1f}",
+            f"{row['import_seconds']:.2f}",
+            f"{row['first_mask_seconds']:.2f}",
+            f"{base['first_mask_seconds'] / row['first_mask_seconds']:.1f}x",
+            f"{row['processor_seconds']:.2f}",
+            f"{base['processor_seconds'] / row['processor_seconds']:.1f}x",
+        ]
+        for row in rows
+    ]
+    head = ["", "installed MB", "file MB", "import s", "first mask s", "against torch"]
+    head += ["processor s", "against torch"]
+    return (
+        f"{found['model']}, {found['method']}, random weights, {found['threads']} thread"
+        f"{'s' * (found['threads'] > 1)}, after one process to warm up; "
+        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]} before, torch "
+        f"{machine['torch']}, ONNX Runtime {machine['onnxruntime']}, ours "
+        f"{machine['native_instruction_set']}.\n\n" + table(head, lines)
+    )
+
+
+def fuzz() -> str:
+    """Inputs and failures of each target, over all runs."""
+    rows = [json.loads(line) for line in FUZZ.read_text().splitlines()]
+    lines = []
+    for target in dict.fromkeys(row["target"] for row in rows):
+        own = [row for row in rows if row["target"] == target]
+        lines.append([target, *_sums(own)])
+    head = ["target", "inputs", "accepted", "run", "failures", "slowest s", "memory MiB"]
+    return table(head, lines)
+
+
+def _sums(rows: list[dict[str, Any]]) -> list[str]:
+    def total(*keys: str) -> int:
+        return sum(row.get(key, 0) for row in rows for key in keys)
+
+    def shown(*keys: str) -> str:
+        return f"{total(*keys):,}" if any(key in row for row in rows for key in keys) else "-"
+
+    slowest = max(
+        (row["slowest_seconds"] for row in rows if "slowest_seconds" in row), default=None
+    )
+    grown = max((row["most_grown_mib"] for row in rows if "most_grown_mib" in row), default=None)
+    valid = max(row.get("valid_mib", 0) for row in rows)
+    most = max(row.get("most_mib", 0) for row in rows)
+    memory = f"{valid:.0f} + {grown:.1f}" if grown is not None else f"{most:.0f}"
+    return [
+        f"{total('inputs'):,}",
+        shown("accepted"),
+        shown("built and run", "run"),
+        f"{total(*FAILURES):,}",
+        "-" if slowest is None else f"{slowest:.2f}",
+        memory,
+    ]
+
+
+TABLES = {"first mask": first_mask, "fuzz": fuzz}
+
+
+def made(name: str) -> str:
+    return TABLES[name]()
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__.splitlines()[0], PAGES, made))
