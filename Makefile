@@ -78,7 +78,7 @@ test-sanitize: $(VENV)/.test
 	$(SANITIZER) $(PY) -m pytest $(SPREAD) -p no:cacheprovider --capture=sys tests/engine/cpu \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 	cmake --build $(SANITIZED) --target codtdq_static
-	for target in kernels programs; do $(PY) tests/fuzz/libfuzzer.py $$target --standalone --runs 20000 \
+	for target in kernels programs; do $(PY) tests/fuzz/libfuzzer.py $$target --standalone --runs 5000 \
 		--library $(SANITIZED)/libcodtdq.a --folder $(SANITIZED)/fuzz || exit 1; done
 
 # The ARM kernels, and the runtime with its C example, in an emulator. The tools come from Debian's packages; only root may install them.
