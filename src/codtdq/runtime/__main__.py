@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
-import tempfile
 
 from codtdq.errors import CodtdqError, UnsupportedError
+from codtdq.io import write_bytes
 from codtdq.runtime import Runtime
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Put a file in its place when all of it is on the disk, or leave what is there."""
-    folder, name = os.path.split(path)
-    handle, draft = tempfile.mkstemp(prefix=f".{name}-", dir=folder or ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(draft, 0o666 & ~mask)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         mask = network.predict(args.image, threshold=args.threshold)
         picture = io.BytesIO()
         Image.fromarray(mask).save(picture, format="PNG")
-        write_whole(args.out, picture.getvalue())
+        write_bytes(args.out, picture.getvalue())
     except CodtdqError as error:
         print(f"codtdq.runtime: error: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import time
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from codtdq.environment import install_hint
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.lab.bench.speed import competitors
 from codtdq.lab.bench.speed.competitors import (
@@ -52,9 +54,10 @@ def test_names_all_and_torch():
 
 def test_missing_libraries_name_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedError, match=r"openvino-int8 needs .*nncf.*codtdq\[compare\]"):
+    hint = re.escape(install_hint("compare"))
+    with pytest.raises(UnsupportedError, match=rf"openvino-int8 needs .*nncf.*{hint}"):
         competitors.check(["channels-last", "openvino-int8"])
-    with pytest.raises(UnsupportedError, match=r"codtdq\[compare\]"):
+    with pytest.raises(UnsupportedError, match=hint):
         competitors.check(["all"])
 
 
