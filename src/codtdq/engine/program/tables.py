@@ -44,4 +44,4 @@ def _levels(differences: Tensor) -> Tensor | None:
 def digest(table: Tensor) -> tuple[object, ...]:
     """What tells tables apart."""
     whole = table.detach().contiguous()
-    return tuple(table.shape), table.dtype, hashlib.sha256(whole.numpy()).hexdigest()
+    return tuple(table.shape), table.dtype, hashlib.sha256(whole.numpy().data).hexdigest()
