@@ -26,7 +26,7 @@ from checkpoints import IMAGE, tiny
 
 import codtdq
 from codtdq.errors import CodtdqError
-from codtdq.exporting.stream import encoded
+from codtdq.exporting.stream import decoded, encoded
 from codtdq.models.registry import ModelInfo
 from codtdq.runtime import Runtime
 
@@ -36,18 +36,6 @@ MOST_BYTES = 4 << 20  # memory of a run
 RUN_SHARE = 0.5
 STREAMS = ("constants", "code.0")
 WIDTH = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "U16": 2, "I8": 1, "U8": 1}
-
-
-def decoded(data: bytes) -> list[int]:
-    """The numbers of a stream."""
-    found, value, shift = [], 0, 0
-    for byte in data:
-        value |= (byte & 127) << shift
-        shift += 7
-        if not byte & 128:
-            found.append((value >> 1) ^ -(value & 1))
-            value = shift = 0
-    return found
 
 
 def sealed(header: dict[str, Any], tensors: bytes) -> bytes:

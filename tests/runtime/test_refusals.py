@@ -9,7 +9,7 @@ import pytest
 from engine_cases import needs_engine
 
 from codtdq.errors import CheckpointError, CodtdqError
-from codtdq.exporting.stream import encoded
+from codtdq.exporting.stream import decoded, encoded
 from codtdq.runtime import Runtime
 
 pytestmark = needs_engine
@@ -98,23 +98,11 @@ def test_headers_that_do_not_fit(data, change, words):
     assert words in refusal(sealed(header, tensors))
 
 
-def numbers(data):
-    """The numbers of a stream: seven bits to a byte, signs in the lowest bit."""
-    found, value, shift = [], 0, 0
-    for byte in data:
-        value |= (byte & 127) << shift
-        shift += 7
-        if not byte & 128:
-            found.append((value >> 1) ^ -(value & 1))
-            value = shift = 0
-    return found
-
-
 def with_stream(data, name, change):
     """A file of which one stream is another one."""
     header, tensors = parts(data)
     begin, end = header[name]["data_offsets"]
-    stream = encoded(change(numbers(tensors[begin:end])))
+    stream = encoded(change(decoded(tensors[begin:end])))
     moved = len(stream) - (end - begin)
     for key, entry in header.items():
         if key != "__metadata__":

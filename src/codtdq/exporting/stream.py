@@ -15,3 +15,15 @@ def encoded(numbers: Iterable[int]) -> bytes:
             rest >>= 7
         found.append(rest)
     return bytes(found)
+
+
+def decoded(data: bytes) -> list[int]:
+    """The numbers of bytes; what a last, unfinished one began is left out."""
+    found, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if not byte & 128:
+            found.append((value >> 1) ^ -(value & 1))
+            value = shift = 0
+    return found

@@ -449,26 +449,34 @@ struct Carry {
     }
   }
 
-  // The definition.
-  static __attribute__((noinline)) void try_exactly(const GroupBlock &block, int at, int count,
-                                                    Floats unit, Floats first, Floats inverse,
-                                                    const CarryPlan &plan,
-                                                    const CarryTable &table) {
+  // The definition: of the multipliers from `first` down, the one with the least loss(step,
+  // inverse), for `count` entries of a table from `at` on.
+  template <typename F>
+  COD_INLINE void keep_best(Floats unit, Floats first, Floats inverse, const CarryPlan &plan,
+                            const CarryTable &table, int64_t at, int count, const F &loss) {
     Floats best = first, least{}, kept = inverse;
     for (int t = 0; t < plan.trials; t++) {
       const Floats m = Isa::max(first - (float)t, Isa::all(1.0f));
       const Floats step = m * unit;
       if (t) inverse = 1.0f / step;
-      const Floats loss = plan.range.spec.group == 32
-                              ? losses<32>(block, at, count, table, step, inverse, plan)
-                              : losses<0>(block, at, count, table, step, inverse, plan);
-      const Ints better = t ? (Ints)(loss < least) : Ints{} - 1;
-      least = Isa::choose(better, loss, least);
+      const Floats found = loss(step, inverse);
+      const Ints better = t ? (Ints)(found < least) : Ints{} - 1;
+      least = Isa::choose(better, found, least);
       best = Isa::choose(better, m, best);
       kept = Isa::choose(better, inverse, kept);
     }
     Isa::store_some(best, table.m + at, count);
     Isa::store_some(kept, table.inverse + at, count);
+  }
+
+  static __attribute__((noinline)) void try_exactly(const GroupBlock &block, int at, int count,
+                                                    Floats unit, Floats first, Floats inverse,
+                                                    const CarryPlan &plan,
+                                                    const CarryTable &table) {
+    keep_best(unit, first, inverse, plan, table, at, count, [&](Floats step, Floats over) {
+      return plan.range.spec.group == 32 ? losses<32>(block, at, count, table, step, over, plan)
+                                         : losses<0>(block, at, count, table, step, over, plan);
+    });
   }
 
   // ---- groups of pixels, channels across lanes
@@ -498,21 +506,13 @@ struct Carry {
       const int left = channels - c < W ? (int)(channels - c) : W;
       const Floats unit = values(units + c, left), first = values(table.m + c, left);
       const Floats low = values(table.low + c, left), high = values(table.high + c, left);
-      Floats best = first, least{}, inverse = values(table.inverse + c, left), kept = inverse;
-      for (int t = 0; t < plan.trials; t++) {
-        const Floats m = Isa::max(first - (float)t, Isa::all(1.0f));
-        const Floats step = m * unit;
-        if (t) inverse = 1.0f / step;
+      const Floats inverse = values(table.inverse + c, left);
+      keep_best(unit, first, inverse, plan, table, c, left, [&](Floats step, Floats over) {
         Floats loss{};
         for (int i = 0; i < n; i++)
-          loss = loss + loss_of(values(rows[i] + c, left), inverse, low, high, step, plan);
-        const Ints better = t ? (Ints)(loss < least) : Ints{} - 1;
-        least = Isa::choose(better, loss, least);
-        best = Isa::choose(better, m, best);
-        kept = Isa::choose(better, inverse, kept);
-      }
-      Isa::store_some(best, table.m + c, left);
-      Isa::store_some(kept, table.inverse + c, left);
+          loss = loss + loss_of(values(rows[i] + c, left), over, low, high, step, plan);
+        return loss;
+      });
     }
   }
 
