@@ -87,7 +87,8 @@ class Product {
       const int64_t end = std::min(begin + block_, rows_);
       cod::CarrierTile tile{};
       tile.depth = w_.depth, tile.run = w_.run, tile.bytes = w_.bits == 8;
-      tile.stride = y_.row_stride;
+      tile.stride = y_.row_stride, tile.activation = y_.activation;
+      tile.added_stride = joined_.added_stride;
       if (ready != begin) {
         ready = begin, count = point(begin, end, own);
         for (int64_t at = 0; begin + at * mr < end && packed; at++)
@@ -98,6 +99,7 @@ class Product {
         expand(p, count, own, memory, multipliers, tile);
         tile.columns = (int)std::min(w_.outputs - o, nr);
         tile.factor = w_.factor + o;
+        if (joined_.gain) tile.gain = joined_.gain + o;
         if (y_.bias) {
           std::memset(bias, 0, sizeof bias);
           std::memcpy(bias, y_.bias + o, (size_t)tile.columns * sizeof(float));
@@ -111,13 +113,9 @@ class Product {
           tile.unit = &own.unit[at * mr];
           tile.y = y_.data + row * y_.row_stride + o;
           tile.rows = (int)std::min(end - row, mr);
-          for (int64_t r = 0; r < tile.rows; r++)
-            for (int64_t j = 0; j < tile.columns; j += 16)
-              __builtin_prefetch(tile.y + r * tile.stride + j, 1);
+          if (joined_.added) tile.added = joined_.added + row * joined_.added_stride + o;
+          fetch(tile);
           k_.carrier_tile(tile);
-          if (y_.activation != COD_ACT_NONE)
-            k_.activate(tile.y, tile.rows, tile.stride, tile.columns, y_.activation);
-          if (joined_.gain || joined_.added) join(tile, row, o);
         }
       }
     }
@@ -126,11 +124,13 @@ class Product {
   }
 
  private:
-  void join(const cod::CarrierTile &tile, int64_t row, int64_t column) const {
-    const float *added = joined_.added;
-    k_.join(tile.y, tile.rows, tile.stride, tile.columns,
-            joined_.gain ? joined_.gain + column : nullptr,
-            added ? added + row * joined_.added_stride + column : nullptr, joined_.added_stride);
+  // Asks for the lines that a tile writes and adds, while its sums take their time.
+  static void fetch(const cod::CarrierTile &tile) {
+    for (int64_t r = 0; r < tile.rows; r++)
+      for (int64_t j = 0; j < tile.columns; j += 16) {
+        __builtin_prefetch(tile.y + r * tile.stride + j, 1);
+        if (tile.added) __builtin_prefetch(tile.added + r * tile.added_stride + j);
+      }
   }
 
   // Rows of a block, tile by tile, and the taps that any of them reads.

@@ -3,6 +3,7 @@
 // operations at the end, so that every set gives the same bits.
 #pragma once
 #include "lanes.h"
+#include "pointwise.h"
 
 namespace cod {
 namespace {
@@ -72,16 +73,25 @@ struct Carrier {
     }
   }
 
-  // Three roundings: of unit * factor, of the product, of the sum with the bias.
+  // What becomes of sums, in registers: three roundings, of unit * factor, of the product, of the
+  // sum with the bias; then activation, gain and what is added, each one more.
   struct Leave {
     const CarrierTile &tile;
-    Floats factor[V], bias[V];
+    Floats factor[V], bias[V], gain[V];
     explicit Leave(const CarrierTile &in) : tile(in) {
       for (int v = 0; v < V; v++) {
         factor[v] = Isa::load(in.factor + v * W);
         bias[v] = in.bias ? Isa::load(in.bias + v * W) : Floats{};
+        gain[v] = in.gain ? some(in.gain, v) : Floats{};
       }
     }
+    inline __attribute__((always_inline)) Floats some(const float *x, int v) const {
+      const int left = tile.columns - v * W;
+      return left >= W  ? Isa::load(x + v * W)
+             : left > 0 ? Isa::load_some(x + v * W, left)
+                        : Floats{};
+    }
+    template <bool GELU>
     inline __attribute__((always_inline)) void row(int r, const Ints (&sums)[V]) const {
       const Floats unit = Isa::all(tile.unit[r]);
       float *y = tile.y + r * tile.stride;
@@ -89,12 +99,24 @@ struct Carrier {
       for (int v = 0; v < V; v++) {
         Floats value = Isa::converted(sums[v]) * (unit * factor[v]);
         if (tile.bias) value = value + bias[v];
+        if (GELU)
+          value = Pointwise<Isa>::gelu_lanes(value);
+        else if (tile.activation == COD_ACT_RELU)
+          value = Pointwise<Isa>::relu_lanes(value);
+        if (tile.gain) value = value * gain[v];
+        if (tile.added) value = value + some(tile.added + r * tile.added_stride, v);
         const int left = tile.columns - v * W;
         if (left >= W)
           Isa::store(value, y + v * W);
         else if (left > 0)
           Isa::store_some(value, y + v * W, left);
       }
+    }
+    template <bool GELU>
+    inline __attribute__((always_inline)) void rows(const Ints (&sums)[kRows][V]) const {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; r++)
+        if (r < tile.rows) row<GELU>(r, sums[r]);
     }
   };
 
@@ -114,9 +136,10 @@ struct Carrier {
                                        in.run, d);
     }
     const Leave leave(in);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; r++)
-      if (r < in.rows) leave.row(r, d[r]);
+    if (in.activation == COD_ACT_GELU)
+      leave.template rows<true>(d);
+    else
+      leave.template rows<false>(d);
   }
 
   // Sums that lie in memory, [kRows][kColumns]: of sets that pack rows.
@@ -125,7 +148,10 @@ struct Carrier {
     for (int r = 0; r < in.rows; r++) {
       Ints d[V];
       __builtin_memcpy(d, sums + r * kColumns, sizeof d);
-      leave.row(r, d);
+      if (in.activation == COD_ACT_GELU)
+        leave.template row<true>(r, d);
+      else
+        leave.template row<false>(r, d);
     }
   }
 

@@ -77,7 +77,7 @@ class Depthwise {
       ready = convert(band, ready, oy, from, n, x_hat);
       compute(band.image, oy, from, n, x_hat, out, y_.row_stride);
       for (int64_t p = 0; p < g_.out_w && activation != COD_ACT_NONE; p++)
-        cod::kernels().activate(out + p * y_.row_stride, 1, 0, n, activation);
+        cod::kernels().activate(out + p * y_.row_stride, n, activation);
     }
     ready = band.low;
     for (int64_t oy = band.begin; oy < band.end && gated_; oy++) {

@@ -53,9 +53,10 @@ struct DepthwiseLine {
   float *y;
 };
 
-// One tile of a product of carriers, all taps: y[r, j] = (sum of x w) * (unit[r] * factor[j]) +
-// bias[j]. x[t * rows + r]: carriers of row r under tap t, `depth` of them; sums: what
-// `carrier_sums` says of them. w: what `carrier_expand` made of a panel, with its multipliers.
+// One tile of a product of carriers, all taps: y[r, j] = act((sum of x w) * (unit[r] * factor[j]) +
+// bias[j]) * gain[j] + added[r, j]. x[t * rows + r]: carriers of row r under tap t, `depth` of
+// them; sums: what `carrier_sums` says of them. w: what `carrier_expand` made of a panel, with its
+// multipliers.
 struct CarrierTile {
   const int8_t *const *x;
   const int32_t *const *sums;
@@ -69,7 +70,10 @@ struct CarrierTile {
   float *y;
   int64_t stride;
   const float *unit, *factor, *bias;  // [tile rows], [tile columns], [tile columns] or NULL
-  int rows, columns;                  // of the tile: those that exist
+  const float *gain, *added;          // [columns], [rows, columns]; or NULL
+  int64_t added_stride;
+  int activation;
+  int rows, columns;  // of the tile: those that exist
 };
 
 // How groups become carriers (carry.h); `range` has their bounds.
@@ -115,11 +119,7 @@ struct Kernels {
   int lanes;                 // groups that one call of `quantize` takes
   void (*quantize)(const GroupBlock &block, const Plan &plan, GroupResult &out);
   void (*gelu)(const float *x, int64_t n, float *y);
-  // in place
-  void (*activate)(float *y, int64_t rows, int64_t stride, int64_t n, int activation);
-  // in place: y gain[column] + added, each where it is not NULL
-  void (*join)(float *y, int64_t rows, int64_t stride, int64_t n, const float *gain,
-               const float *added, int64_t added_stride);
+  void (*activate)(float *y, int64_t n, int activation);  // in place
   void (*as_floats)(const int8_t *codes, int64_t n, float *x);
   void (*depthwise)(const DepthwiseLine &line, int64_t n);  // n channels
   void (*multiply)(float *y, const float *x, int64_t n);    // y *= x

@@ -21,7 +21,7 @@ struct Pointwise {
 
   // x Phi(x), within 2.5e-7 |x| of it. Zero below -4 sqrt 2; NaN for NaN and -infinity. Every
   // set gives the same bits.
-  static inline Floats gelu_lanes(Floats x) {
+  COD_INLINE Floats gelu_lanes(Floats x) {
     const Ints below = x < -kErfEnd;
     const Floats c = Isa::min(Isa::choose(below, Isa::all(-kErfEnd), x), Isa::all(kErfEnd));
     const Floats z = c * c, half = x * 0.5f;
@@ -40,40 +40,13 @@ struct Pointwise {
     if (i < n) Isa::store_some(gelu_lanes(Isa::load_some(x + i, n - i)), y + i, n - i);
   }
 
-  // Rows of n values in place: a whole tile at once, so that its vectors overlap.
-  static void activate(float *y, int64_t rows, int64_t stride, int64_t n, int activation) {
-    if (activation == COD_ACT_GELU)
-      for (int64_t r = 0; r < rows; r++, y += stride) {
-        int64_t i = 0;
-        for (; i + 2 * W <= n; i += 2 * W) {
-          const Floats a = gelu_lanes(Isa::load(y + i)), b = gelu_lanes(Isa::load(y + i + W));
-          Isa::store(a, y + i);
-          Isa::store(b, y + i + W);
-        }
-        if (i < n) gelu(y + i, n - i, y + i);
-      }
-    else if (activation == COD_ACT_RELU)
-      for (int64_t r = 0; r < rows; r++, y += stride)
-        for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
-  }
+  COD_INLINE Floats relu_lanes(Floats x) { return Isa::choose(x < 0.0f, Floats{}, x); }
 
-  // Rows of n values in place: times a gain for each column, plus a row of their own, if there are.
-  static void join(float *y, int64_t rows, int64_t stride, int64_t n, const float *gain,
-                   const float *added, int64_t added_stride) {
-    for (int64_t r = 0; r < rows; r++, y += stride, added += added ? added_stride : 0)
-      for (int64_t i = 0; i < n; i += W) {
-        const int64_t left = n - i < W ? n - i : W;
-        const auto some = [&](const float *x) {
-          return left == W ? Isa::load(x + i) : Isa::load_some(x + i, left);
-        };
-        Floats v = some(y);
-        if (gain) v = v * some(gain);
-        if (added) v = v + some(added);
-        if (left == W)
-          Isa::store(v, y + i);
-        else
-          Isa::store_some(v, y + i, left);
-      }
+  static void activate(float *y, int64_t n, int activation) {
+    if (activation == COD_ACT_GELU)
+      gelu(y, n, y);
+    else if (activation == COD_ACT_RELU)
+      for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
   }
 
   COD_INLINE int32_t magnitude(const float *x) {

@@ -26,7 +26,6 @@ constexpr Kernels table_of() {
   k.quantize = Project<Isa>::block;
   k.gelu = Pointwise<Isa>::gelu;
   k.activate = Pointwise<Isa>::activate;
-  k.join = Pointwise<Isa>::join;
   k.as_floats = Line<Isa>::as_floats;
   k.depthwise = Line<Isa>::run;
   k.multiply = Pointwise<Isa>::multiply;
