@@ -126,11 +126,13 @@ class _State:
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
         self._operators = list(quant_operators(model).values())
-        self._parts = [
+        parts: list[dict[str, Any]] = [
             part
             for module in (model, *self._inner)
             for part in (module._parameters, module._buffers, module._modules)
         ]
+        self._parts = [part for part in parts if part]
+        self._empty = [part for part in parts if not part]
         self._tensors = [*model.parameters(), *model.buffers()]
         self._versioned = [one for one in self._tensors if not one.is_inference()]
         self._attributes = [vars(module) for module in self._inner]
@@ -147,7 +149,7 @@ class _State:
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
-        return self._look() == self._seen
+        return not any(self._empty) and self._look() == self._seen
 
     def watched(self) -> bool:
         """Whether somebody has to see the inside of the model, or it is in training mode."""
