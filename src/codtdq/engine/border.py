@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import UnsupportedError
+from codtdq.numerics.packing import NIBBLE_BITS, Nibbles, packed_width
 from codtdq.operators.quantized import QuantOperator
 from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform, Unlowered
 
@@ -44,11 +45,16 @@ def weight_shape(operator: Any) -> tuple[int, ...]:
 
 def _check_weight(operator: QuantOperator, weight: LoweredWeight, shape: tuple[int, ...]) -> None:
     outputs, inputs, taps = shape[0], shape[1], math.prod(shape[2:])
-    codes, factor, whole, group = weight.codes, weight.factor, weight.multiplier, weight.group
-    _check(codes.shape == (outputs, taps, inputs), operator, "codes of another shape")
-    _check(codes.dtype is torch.int8, operator, f"{codes.dtype} codes")
+    held, factor, whole, group = weight.held, weight.factor, weight.multiplier, weight.group
+    _check(held.shape == (outputs, taps, inputs), operator, "codes of another shape")
     _check(weight.bits in (4, 8), operator, f"codes of {weight.bits} bits")
-    _check(weight.bits == 8 or _narrow(codes), operator, "codes beyond 4 bits")
+    if isinstance(held, Nibbles):
+        packed = held.packed
+        fits = packed.shape == (outputs, packed_width(taps * inputs, NIBBLE_BITS))
+        _check(fits and packed.dtype is torch.uint8, operator, "nibbles of another shape")
+    else:
+        _check(held.dtype is torch.int8, operator, f"{held.dtype} codes")
+        _check(weight.bits == 8 or _narrow(held), operator, "codes beyond 4 bits")
     _check(group is None or group >= 1, operator, f"weight groups of {group}")
     _check(factor.shape == (outputs,), operator, f"factors {list(factor.shape)}")
     if whole is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, cast
 
 import torch
@@ -143,7 +142,7 @@ class _GroupedConv(_Native):
         factor, self._bias = folded(operator, weight.factor)
         each = operator.out_channels // operator.groups
         self._weights = [
-            packed(part_of(weight, slice(at, at + each)), factor[at : at + each])
+            packed(weight.outputs(slice(at, at + each)), factor[at : at + each])
             for at in range(0, operator.out_channels, each)
         ]
 
@@ -206,18 +205,7 @@ class _Depthwise(_Native):
 def packed(weight: LoweredWeight, factor: Tensor) -> CarrierWeights:
     """A weight in the engine's panels, with other factors."""
     return CarrierWeights.pack(
-        weight.codes, factor, weight.multiplier, group=weight.group, bits=weight.bits
-    )
-
-
-def part_of(weight: LoweredWeight, outputs: slice) -> LoweredWeight:
-    """Some outputs of a weight."""
-    p = weight.multiplier
-    return dataclasses.replace(
-        weight,
-        codes=weight.codes[outputs],
-        factor=weight.factor[outputs],
-        multiplier=None if p is None else p[outputs],
+        weight.held, factor, weight.multiplier, group=weight.group, bits=weight.bits
     )
 
 

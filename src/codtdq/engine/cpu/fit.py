@@ -47,7 +47,7 @@ def not_whole(operator: QuantOperator) -> str | None:
         return inputs.reason
     if operator.compute_dtype is not torch.float32:
         return "compute_dtype is not fp32"
-    taps, each = weight.codes.shape[1], weight.codes.shape[2]
+    _, taps, each = weight.shape
     if taps * each > LONGEST_SUM:
         return f"sums of {taps * each} products, more than {LONGEST_SUM}"
     return None
