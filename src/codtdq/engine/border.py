@@ -16,21 +16,17 @@ from torch import Tensor, nn
 from codtdq.errors import UnsupportedError
 from codtdq.numerics.packing import NIBBLE_BITS, Nibbles, packed_width
 from codtdq.operators.quantized import QuantOperator
-from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform, Unlowered
+from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform
 
 LOWEST_CODE, HIGHEST_CODE = -8, 7
 
 
-def check_lowered(operator: QuantOperator) -> None:
+def check_lowered(operator: QuantOperator, inputs: LoweredInput, weight: LoweredWeight) -> None:
     """Raise unless both lowered forms of an operator fit its shape."""
     shape = weight_shape(operator)
     _check(tuple(operator.weight_scheme.shape) == shape, operator, "a weight of another shape")
-    weight = operator.weight_scheme.lower()
-    if isinstance(weight, LoweredWeight):
-        _check_weight(operator, weight, shape)
-    inputs = operator.input_scheme.lower()
-    if not isinstance(inputs, Unlowered):
-        _check_input(operator, inputs)
+    _check_weight(operator, weight, shape)
+    _check_input(operator, inputs)
     bias = operator._parameters["bias"]
     _check(bias is None or bias.shape == shape[:1], operator, "a bias of another length")
 

@@ -175,6 +175,9 @@ class _Tracer(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if self._inside:
             return output
+        made = [t for t in leaves(output) if isinstance(t, Tensor)]
+        if not made:  # most calls ask for a shape
+            return output
         name = getattr(func, "__name__", "")
         tensors = [t for t in leaves((args, kwargs or {})) if isinstance(t, Tensor)]
         if not tensors:
@@ -185,12 +188,10 @@ class _Tracer(TorchFunctionMode):
                 padded = source.padded or name in _PADDING
                 self._sources[output] = Source(source.kind, source.name, source.tensor, padded)
             return output
-        made = [t for t in leaves(output) if isinstance(t, Tensor)]
-        if made:
-            for tensor in tensors:
-                self.use(tensor, name)
-            for tensor in made:
-                self.mark(tensor, _ACTIVATIONS.get(name, "other"))
+        for tensor in tensors:
+            self.use(tensor, name)
+        for tensor in made:
+            self.mark(tensor, _ACTIVATIONS.get(name, "other"))
         return output
 
     def mark(self, tensor: Any, kind: str, name: str = "") -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from codtdq.engine.border import check_lowered
 from codtdq.errors import UnsupportedError
 from codtdq.numerics.carrier import LONGEST_SUM
 from codtdq.operators.quantized import QuantOperator
@@ -15,6 +16,20 @@ from codtdq.planning.roles import kind_of
 from codtdq.schemes.lowered import LoweredInput, LoweredWeight, Unlowered
 
 MOST_TAPS = 1024  # of a depthwise kernel, whose sums are float32
+
+
+class Lowered(NamedTuple):
+    """Both sides of an operator."""
+
+    inputs: LoweredInput
+    weight: LoweredWeight
+
+
+def lowered(operator: QuantOperator) -> Lowered:
+    """The forms that an executor is made of, which fit the operator."""
+    found = Lowered(lowered_input(operator), lowered_weight(operator))
+    check_lowered(operator, *found)
+    return found
 
 
 def lowered_input(operator: QuantOperator) -> LoweredInput:
