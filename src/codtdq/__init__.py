@@ -97,7 +97,10 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would take any name fo
         if name not in _EXPORTS:
             raise AttributeError(f"module 'codtdq' has no attribute {name!r}")
         try:
-            return getattr(importlib.import_module(_EXPORTS[name]), name)
+            from codtdq.memory import garbage_stays
+
+            with garbage_stays():
+                return getattr(importlib.import_module(_EXPORTS[name]), name)
         except ModuleNotFoundError as error:
             if error.name == "torch" or str(error.name).startswith("codtdq."):
                 raise ImportError(

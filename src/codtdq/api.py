@@ -18,6 +18,7 @@ from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.evaluation.calibration import calibration_batches
 from codtdq.exporting.program import ExportedProgram, export_program
 from codtdq.exporting.verify import VerifiedProgram, verify_program
+from codtdq.memory import garbage_stays
 from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
@@ -105,6 +106,7 @@ def save(model: nn.Module, directory: str | Path) -> Path:
     return save_model(model, directory)
 
 
+@garbage_stays()
 def load(
     directory: str | Path,
     *,
@@ -123,8 +125,10 @@ def load(
         trades their speed for memory.
     """
     directory = packed_checkpoint(directory)
+    header, own = None, model is None
     if model is None:
-        architecture = read_header(directory)["architecture"]
+        header = read_header(directory)
+        architecture = header["architecture"]
         if architecture not in list_models():
             raise CheckpointError(
                 f"{directory} holds a {architecture!r}, which is not a registered model; "
@@ -132,7 +136,7 @@ def load(
             )
         model = build_model(architecture, empty=True)
     list_methods()  # the schemes of built-in methods are known once their files are imported
-    restored = restore(with_linears(model), directory, config_from)
+    restored = restore(with_linears(model), directory, config_from, header=header, inplace=own)
     use_backend(restored, backend)
     if not cache_weights:
         for operator in quant_operators(restored).values():

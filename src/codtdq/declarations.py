@@ -93,7 +93,7 @@ def declaration_of(module: nn.Module) -> Declaration:
             f"{ATTRIBUTE} of {type(module).__name__} is a {type(found).__name__}; "
             f"write {ATTRIBUTE} = codtdq.Declaration(roles={{...}})"
         )
-    return Declaration()  # an attribute of another type is the module's own business
+    return _NOTHING  # an attribute of another type is the module's own business
 
 
 def declare(module: nn.Module, declaration: Declaration) -> None:
@@ -158,3 +158,6 @@ def _accepted(name: object, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"{hint}; accepted: {', '.join(known) or 'none'}"
+
+
+_NOTHING = Declaration()  # of most modules

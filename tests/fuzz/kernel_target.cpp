@@ -318,6 +318,32 @@ struct Weight {
         &w, again.data(), again.count, w.multiplier_bytes ? times_again.data() : nullptr,
         times_again.count, factors_again.data(), factors_again.count);
     if (done == COD_OK && std::memcmp(again.data(), codes.data(), (size_t)count)) abort();
+    pack_nibbles(bytes, codes, w.multiplier_bytes ? multipliers.data() : nullptr, multipliers.count,
+                 factors);
+  }
+
+  // The same codes two to a byte give the same panels, or are refused where there are too few.
+  void pack_nibbles(Bytes &bytes, Room<int8_t> &codes, const int8_t *times, int64_t time_count,
+                    Room<float> &factors) {
+    const int64_t row = w.taps * w.inputs, width = (row + 1) / 2;
+    Room<uint8_t> nibbles(bytes, w.outputs * width), again(bytes, w.packed_bytes);
+    if (again.count < w.packed_bytes || (uintptr_t)again.data() % 64) return;
+    std::memset(again.data(), 0, (size_t)w.packed_bytes);
+    for (int64_t i = 0; i < nibbles.count; i++) {
+      const int64_t first = i / width * row + i % width * 2;
+      const bool two = i % width * 2 + 1 < row;
+      if (i / width >= w.outputs) break;
+      nibbles.at(i) =
+          (uint8_t)((codes.at(first) & 15) | (two ? (codes.at(first + 1) & 15) << 4 : 0));
+    }
+    cod_carrier_weight other = w;
+    other.packed = again.data();
+    const int32_t done =
+        cod_carrier_weight_pack_nibbles(nibbles.data(), nibbles.count, times, time_count,
+                                        factors.data(), factors.count, &other, threads(bytes));
+    if (done == COD_OK && (w.bits != 4 || nibbles.count < w.outputs * width ||
+                           std::memcmp(again.data(), w.packed, (size_t)w.packed_bytes)))
+      abort();
   }
 
   // Other numbers in the description; its memory stays as long as it is said to be.

@@ -91,12 +91,14 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def read(directory: Path, limit: int | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(
+    directory: Path, limit: int | None = None, meta: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of one and the same checkpoint, both hashes checked.
 
-    limit: bytes that the file of tensors may have.
+    limit: bytes that the file of tensors may have. meta: the header, if `read_meta` gave it before.
     """
-    meta = read_meta(directory)
+    meta = read_meta(directory) if meta is None else meta
     for _ in range(_TRIES):
         try:
             return meta, _read_tensors(directory / meta["weights"], meta["sha256"], limit)

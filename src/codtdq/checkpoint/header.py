@@ -28,7 +28,8 @@ _SITE_TEXTS = ("name", "type", "kind", "role", "reason", "weight_format", "act_f
 
 def seal(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The header with the hash of its content."""
-    return {**meta, SEAL: _digest(meta)}
+    # through JSON once, so that what is hashed is what a reader parses
+    return {**meta, SEAL: _digest(json.loads(json.dumps(meta)))}
 
 
 def to_text(meta: Mapping[str, Any]) -> str:
@@ -36,11 +37,10 @@ def to_text(meta: Mapping[str, Any]) -> str:
     return json.dumps(meta, separators=(",", ":")) + "\n"
 
 
-def _digest(meta: Mapping[str, Any]) -> str:
-    content = {key: value for key, value in meta.items() if key != SEAL}
-    # through JSON once, so that what is hashed is what a reader parses
-    plain = json.loads(json.dumps(content))
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+def _digest(parsed: Mapping[str, Any]) -> str:
+    """Hash of what was parsed from JSON."""
+    content = {key: value for key, value in parsed.items() if key != SEAL}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from codtdq._version import __version__
 from codtdq.checkpoint import files, validation
 from codtdq.checkpoint.header import FORMAT_VERSION
 from codtdq.checkpoint.tensors import StoredTensors, join
-from codtdq.checkpoint.validation import ConfigReader, StoredOperator
+from codtdq.checkpoint.validation import ConfigReader
 from codtdq.declarations import declaration_of
 from codtdq.errors import CheckpointError, CodtdqError
 from codtdq.numerics.compact import encode
@@ -29,7 +29,6 @@ from codtdq.numerics.floats import BlockFloats
 from codtdq.operators.conversion import restore_structure
 from codtdq.operators.quantized import quant_operators
 from codtdq.operators.record import RECORD, QuantRecord, architecture_of, is_quantized, record_of
-from codtdq.planning.plan import QuantPlan
 
 
 def save_model(model: nn.Module, directory: str | Path) -> Path:
@@ -77,20 +76,30 @@ def read_header(directory: str | Path) -> dict[str, Any]:
     return files.read_meta(Path(directory))
 
 
-def restore(skeleton: nn.Module, directory: str | Path, read_config: ConfigReader) -> nn.Module:
-    """The saved model, built from a float one of the right architecture, which stays as it is.
+def restore(
+    skeleton: nn.Module,
+    directory: str | Path,
+    read_config: ConfigReader,
+    *,
+    header: dict[str, Any] | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The saved model, built from a float one of the right architecture.
 
     read_config: turns the stored fields into a config, whatever method they belong to.
+    header: what `read_header` gave, if it was asked before.
+    inplace: the float model becomes the saved one; otherwise it stays as it is. After an error
+        such a model is of no use.
     """
     directory = Path(directory)
     if is_quantized(skeleton):
         raise CheckpointError("the given model is quantized already; pass a float one")
-    meta, entries = files.read(directory, validation.byte_limit(skeleton))
+    meta, entries = files.read(directory, validation.byte_limit(skeleton), header)
     found, wanted = architecture_of(skeleton), meta["architecture"]
     if not _same_architecture(found, wanted):
         raise CheckpointError(f"{directory} holds a {wanted!r}; the given model is a {found!r}")
     try:
-        return build(skeleton, meta, entries, read_config)
+        return build(skeleton, meta, entries, read_config, inplace=inplace)
     except CodtdqError as error:
         raise CheckpointError(f"{directory}: {error}") from error
 
@@ -100,10 +109,14 @@ def build(
     meta: Mapping[str, Any],
     entries: Mapping[str, Tensor],
     read_config: ConfigReader,
+    *,
+    inplace: bool = False,
 ) -> nn.Module:
     """The model of a header and its tensors; both are checked against the skeleton first."""
     plan, tensors, operators = validation.validate(meta, entries, read_config, skeleton)
-    model = _structure(skeleton, plan, operators, tensors.names)
+    model = _without_data(skeleton) if inplace else _copy_without_data(skeleton)
+    restore_structure(model, plan, operators)
+    _add_paddings(model, tensors.names)
     state = model.state_dict()
     validation.check_names(state, tensors.names)
     loaded = {name: _value(name, target, tensors) for name, target in state.items()}
@@ -125,22 +138,29 @@ def _value(name: str, target: Tensor, tensors: StoredTensors) -> Tensor:
     return value.to(target.dtype)
 
 
-def _structure(
-    skeleton: nn.Module,
-    plan: QuantPlan,
-    operators: Mapping[str, StoredOperator],
-    stored: Iterable[str],
-) -> nn.Module:
-    """A copy of the float model without data, with the quantized operators of the file."""
-    memo: dict[int, Any] = {}
-    for tensor in [*skeleton.parameters(), *_persistent(skeleton)]:
+def _copy_without_data(model: nn.Module) -> nn.Module:
+    """A copy of a model whose stored tensors have shapes only."""
+    return copy.deepcopy(model, _blanks(model))
+
+
+def _without_data(model: nn.Module) -> nn.Module:
+    """The model itself, whose stored tensors have shapes only from now on."""
+    blanks = _blanks(model)
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                tensors[name] = blanks.get(id(tensor), tensor)
+    return model
+
+
+def _blanks(model: nn.Module) -> dict[int, Any]:
+    """What takes the place of each stored tensor, by its identity."""
+    found: dict[int, Any] = {}
+    for tensor in [*model.parameters(), *_persistent(model)]:
         blank = tensor.detach().to("meta")
         is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(blank, requires_grad=False) if is_parameter else blank
-    model = copy.deepcopy(skeleton, memo)
-    restore_structure(model, plan, operators)
-    _add_paddings(model, set(stored))
-    return model
+        found[id(tensor)] = nn.Parameter(blank, requires_grad=False) if is_parameter else blank
+    return found
 
 
 def _persistent(model: nn.Module) -> list[Tensor]:

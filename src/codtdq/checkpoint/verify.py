@@ -57,7 +57,7 @@ def verify(
     model = skeleton_of(meta["architecture"])
     claimed = 8 * int(meta["plan"]["parameters"]) + validation.SPARE_BYTES
     limit = claimed if model is None else validation.byte_limit(model)
-    meta, entries = files.read(directory, limit)
+    meta, entries = files.read(directory, limit, meta)
     try:
         checked = validation.validate(meta, entries, read_config, model)
     except CheckpointError as error:

@@ -10,11 +10,11 @@ import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import fft
 
 from codtdq.data.dataset import check_limit, checked_index
 from codtdq.data.sample import Sample
 from codtdq.data.shapes import random_blob_mask
+from codtdq.data.spectra import to_image, to_spectrum
 from codtdq.data.splits import PROFILES, SPLITS, Profile, Split
 from codtdq.data.textures import (
     FloatArray,
@@ -181,8 +181,8 @@ def random_specks(rng: np.random.Generator, alpha: FloatArray, profile: Profile)
         peak = np.clip(heights[chosen], -1.5, 1.5) * max(2.0 * np.pi * sigma**2, 1.0)
         np.add.at(points, (rows[chosen], columns[chosen]), peak.astype(np.float32))
         blur = np.exp((across**2 + down**2) * np.float32(-2.0 * (np.pi * sigma / size) ** 2))
-        total += fft.rfft2(points) * blur
-    return np.asarray(fft.irfft2(total, s=(size, size)), dtype=np.float32)
+        total += to_spectrum(points) * blur
+    return np.asarray(to_image(total, size), dtype=np.float32)
 
 
 def _random_objects(rng: np.random.Generator, size: int, profile: Profile) -> FloatArray:

@@ -14,22 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import UnsupportedError
+from codtdq.numerics.packing import NIBBLE_BITS, Nibbles, packed_width
 from codtdq.operators.quantized import QuantOperator
-from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform, Unlowered
+from codtdq.schemes.lowered import MAX_TRIALS, LoweredInput, LoweredWeight, RowTransform
 
 LOWEST_CODE, HIGHEST_CODE = -8, 7
 
 
-def check_lowered(operator: QuantOperator) -> None:
+def check_lowered(operator: QuantOperator, inputs: LoweredInput, weight: LoweredWeight) -> None:
     """Raise unless both lowered forms of an operator fit its shape."""
     shape = weight_shape(operator)
     _check(tuple(operator.weight_scheme.shape) == shape, operator, "a weight of another shape")
-    weight = operator.weight_scheme.lower()
-    if isinstance(weight, LoweredWeight):
-        _check_weight(operator, weight, shape)
-    inputs = operator.input_scheme.lower()
-    if not isinstance(inputs, Unlowered):
-        _check_input(operator, inputs)
+    _check_weight(operator, weight, shape)
+    _check_input(operator, inputs)
     bias = operator._parameters["bias"]
     _check(bias is None or bias.shape == shape[:1], operator, "a bias of another length")
 
@@ -44,11 +41,16 @@ def weight_shape(operator: Any) -> tuple[int, ...]:
 
 def _check_weight(operator: QuantOperator, weight: LoweredWeight, shape: tuple[int, ...]) -> None:
     outputs, inputs, taps = shape[0], shape[1], math.prod(shape[2:])
-    codes, factor, whole, group = weight.codes, weight.factor, weight.multiplier, weight.group
-    _check(codes.shape == (outputs, taps, inputs), operator, "codes of another shape")
-    _check(codes.dtype is torch.int8, operator, f"{codes.dtype} codes")
+    held, factor, whole, group = weight.held, weight.factor, weight.multiplier, weight.group
+    _check(held.shape == (outputs, taps, inputs), operator, "codes of another shape")
     _check(weight.bits in (4, 8), operator, f"codes of {weight.bits} bits")
-    _check(weight.bits == 8 or _narrow(codes), operator, "codes beyond 4 bits")
+    if isinstance(held, Nibbles):
+        packed = held.packed
+        fits = packed.shape == (outputs, packed_width(taps * inputs, NIBBLE_BITS))
+        _check(fits and packed.dtype is torch.uint8, operator, "nibbles of another shape")
+    else:
+        _check(held.dtype is torch.int8, operator, f"{held.dtype} codes")
+        _check(weight.bits == 8 or _narrow(held), operator, "codes beyond 4 bits")
     _check(group is None or group >= 1, operator, f"weight groups of {group}")
     _check(factor.shape == (outputs,), operator, f"factors {list(factor.shape)}")
     if whole is not None:

@@ -24,7 +24,7 @@ class StoredWeight:
         self.name, self.shape, self.linear = name, shape, len(shape) == 2
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        outputs, taps, inputs = weight.codes.shape
+        outputs, taps, inputs = weight.shape
         codes, factor = weight.codes.numpy(), weight.factor.numpy()
         turned = False
         if weight.multiplier is None:
@@ -137,4 +137,4 @@ def stored_weight(name: str, operator: QuantOperator) -> StoredWeight | None:
 
 def stored_whole_weight(name: str, lowered: LoweredWeight) -> StoredWeight:
     """How whole weights [O, taps, I] are stored."""
-    return StoredWeight(name, lowered, tuple(lowered.codes.shape), whole=True)
+    return StoredWeight(name, lowered, lowered.shape, whole=True)

@@ -6,10 +6,30 @@ low nibble of byte i, code 2i + 1 in the high one, both in two's complement.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 NIBBLE_BITS = 4
+
+
+@dataclass(frozen=True)
+class Nibbles:
+    """Signed codes [O, T, I] of up to 4 bits as `pack` stores them: a row of bytes per output."""
+
+    packed: Tensor  # uint8 [O, ceil(T I / 2)]
+    shape: tuple[int, int, int]
+
+    def codes(self) -> Tensor:
+        """One code to a byte: int8 [O, T, I]."""
+        _, taps, inputs = self.shape
+        return unpack(self.packed, taps * inputs, NIBBLE_BITS).reshape(self.shape)
+
+    def outputs(self, some: slice) -> Nibbles:
+        """The codes of some outputs."""
+        packed = self.packed[some]
+        return Nibbles(packed, (packed.shape[0], *self.shape[1:]))
 
 
 def packed_width(count: int, bits: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from codtdq.numerics.affine import EPS, decode, encode, step_of, to_codes
 from codtdq.numerics.carrier import weight_multiplier
 from codtdq.numerics.grouping import Groups, group_count, split
-from codtdq.numerics.packing import pack, unpack
+from codtdq.numerics.packing import NIBBLE_BITS, Nibbles, pack
 from codtdq.numerics.projection import base_radius
 from codtdq.numerics.spec import ActivationSpec, WeightSpec
 
@@ -31,11 +31,17 @@ class PackedWeight:
     spec: WeightSpec
     multiplier: Tensor | None = None  # whole, uint8 [O, G], of integer scales of groups
 
+    def held(self) -> Tensor | Nibbles:
+        """Integer codes [O, T, I] as they are stored."""
+        shape = row_shape(self.shape)
+        if self.spec.bits <= NIBBLE_BITS:
+            return Nibbles(self.packed, shape)
+        return self.packed.reshape(shape)
+
     def codes(self) -> Tensor:
         """Integer codes, int8 [O, T, I]."""
-        rows, taps, inputs = row_shape(self.shape)
-        flat = unpack(self.packed, taps * inputs, self.spec.bits)
-        return flat.reshape(rows, taps, inputs)
+        held = self.held()
+        return held.codes() if isinstance(held, Nibbles) else held
 
     def dequantize(self) -> Tensor:
         """W_hat in float32, in the original shape."""

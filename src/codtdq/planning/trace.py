@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from codtdq.declarations import declaration_of
 from codtdq.errors import ConfigError
 from codtdq.planning.roles import NORMS, operators
+from codtdq.planning.trees import leaves
 
 # Functions that move values about without changing them or mixing channels.
 _TRANSPORT = frozenset(
@@ -129,7 +130,8 @@ def trace(model: nn.Module, batch: Any, *, names: Iterable[str] | None = None) -
         handles.append(module.register_forward_hook(tracer.after_operator(name)))
     training = model.training
     try:
-        model.eval()
+        if any(module.training for module in model.modules()):
+            model.eval()
         with torch.no_grad(), tracer:
             for leaf in tree_leaves(batch):
                 tracer.mark(leaf, "image")
@@ -137,7 +139,8 @@ def trace(model: nn.Module, batch: Any, *, names: Iterable[str] | None = None) -
         for leaf in tree_leaves(output):
             tracer.use(leaf, "the model's output")
     finally:
-        model.train(training)
+        if training:
+            model.train()
         for handle in handles:
             handle.remove()
     if not graph.order:
@@ -172,8 +175,11 @@ class _Tracer(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if self._inside:
             return output
+        made = [t for t in leaves(output) if isinstance(t, Tensor)]
+        if not made:  # most calls ask for a shape
+            return output
         name = getattr(func, "__name__", "")
-        tensors = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        tensors = [t for t in leaves((args, kwargs or {})) if isinstance(t, Tensor)]
         if not tensors:
             return output
         source = self._sources.get(tensors[0])
@@ -182,12 +188,10 @@ class _Tracer(TorchFunctionMode):
                 padded = source.padded or name in _PADDING
                 self._sources[output] = Source(source.kind, source.name, source.tensor, padded)
             return output
-        made = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
-        if made:
-            for tensor in tensors:
-                self.use(tensor, name)
-            for tensor in made:
-                self.mark(tensor, _ACTIVATIONS.get(name, "other"))
+        for tensor in tensors:
+            self.use(tensor, name)
+        for tensor in made:
+            self.mark(tensor, _ACTIVATIONS.get(name, "other"))
         return output
 
     def mark(self, tensor: Any, kind: str, name: str = "") -> None:

@@ -6,13 +6,14 @@ There is one form of each side: carriers (`numerics.carrier`), and how they are 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
 
 from codtdq.numerics.carrier import whole_weight
 from codtdq.numerics.carry import CarrySpec
+from codtdq.numerics.packing import Nibbles
 
 MAX_GROUP = 128  # values that share a multiplier, at most; an engine's header repeats it
 MAX_TRIALS = 16
@@ -56,11 +57,33 @@ class LoweredInput:
 class LoweredWeight:
     """A weight w = factor p r, tap by tap."""
 
-    codes: Tensor  # r: int8 [O, taps, I] in -8..7 (4 bits) or -127..127 (8 bits)
+    # r: int8 [O, taps, I] in -8..7 (4 bits) or -127..127 (8 bits), or as they are stored
+    held: Tensor | Nibbles
     factor: Tensor  # float32 [O]
     multiplier: Tensor | None = None  # p: int8 [O, taps, ceil(I / group)]; None: 1
     group: int | None = None  # inputs of a tap that share a multiplier; None: all
     bits: int = 4  # 4 or 8
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Outputs, taps, inputs."""
+        outputs, taps, inputs = self.held.shape
+        return outputs, taps, inputs
+
+    @property
+    def codes(self) -> Tensor:
+        """Codes r in a byte each, unpacked whenever it is asked for: int8 [O, taps, I]."""
+        return self.held.codes() if isinstance(self.held, Nibbles) else self.held
+
+    def outputs(self, some: slice) -> LoweredWeight:
+        """The weight of some outputs."""
+        held, p = self.held, self.multiplier
+        return replace(
+            self,
+            held=held.outputs(some) if isinstance(held, Nibbles) else held[some],
+            factor=self.factor[some],
+            multiplier=None if p is None else p[some],
+        )
 
     def whole(self) -> Tensor:
         """Whole weights p r, int32 [O, taps, I]."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from codtdq.numerics.affine import EPS
 from codtdq.numerics.carrier import weight_limits, weight_multiplier
-from codtdq.numerics.packing import NIBBLE_BITS, packed_width
+from codtdq.numerics.packing import NIBBLE_BITS, Nibbles, packed_width
+from codtdq.numerics.weight import row_shape
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import LoweredWeight
 from codtdq.schemes.stored import BITS, LARGEST_GROUP, Stored, one_of, rules, weight_shape, whole
@@ -23,6 +24,7 @@ from codtdq.schemes.weight_groups import group_index, weight_from_rows
 from codtdq.schemes.weights import lowered_groups, pack_unsigned, unpack_unsigned
 
 BYTE = 8
+_SIGNS = 0x88  # by which two unsigned nibbles and two in two's complement differ
 
 
 class MultiplierFormat:
@@ -135,13 +137,18 @@ class MultipliedWeight(WeightScheme):
 
     def lower(self) -> LoweredWeight:
         """Codes and multipliers tap by tap."""
-        channels, taps = self.shape[1], math.prod(self.shape[2:])
-        codes = self._codes().to(torch.int8).reshape(self.shape[0], taps, channels)
         if not self.sizes.numel():
-            return LoweredWeight(codes, self.factor, bits=BYTE)
+            return LoweredWeight(self._held(), self.factor, bits=BYTE)
         return lowered_groups(
-            codes, self.factor, self.multipliers(), self.group or None, self.code_bits
+            self._held(), self.factor, self.multipliers(), self.group or None, self.code_bits
         )
+
+    def _held(self) -> Tensor | Nibbles:
+        """Codes [O, T, I]; of 4 bits two to a byte, as signed ones have them."""
+        shape = row_shape(self.shape)
+        if self.code_bits == NIBBLE_BITS:
+            return Nibbles(self.packed ^ _SIGNS, shape)
+        return self._codes().to(torch.int8).reshape(shape)
 
     def _codes(self) -> Tensor:
         columns = math.prod(self.shape[1:])

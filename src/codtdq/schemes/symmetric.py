@@ -105,7 +105,7 @@ class SymmetricWeight(WeightScheme):
         weight, group = self.packed_weight(), self.spec.group_size
         if weight.scale.shape[1] > 1:
             return Unlowered(FLOAT_SCALES)
-        codes, factor = weight.codes(), weight.scale[:, 0]
+        codes, factor = weight.held(), weight.scale[:, 0]
         if weight.multiplier is None:
             bits = NIBBLE_BITS if self.spec.bits <= NIBBLE_BITS else 8
             return LoweredWeight(codes, factor, bits=bits)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from codtdq.numerics.affine import code_limits, decode_shifted, encode_shifted, grid_of
-from codtdq.numerics.packing import NIBBLE_BITS, packed_width
+from codtdq.numerics.packing import NIBBLE_BITS, Nibbles, packed_width
 from codtdq.schemes.base import WeightScheme
 from codtdq.schemes.lowered import LoweredWeight, Unlowered
 from codtdq.schemes.stored import BITS, GROUP, Stored, flag, one_of, optional, rules, weight_shape
@@ -184,21 +184,22 @@ class UniformWeight(WeightScheme):
 
 
 def lowered_groups(
-    codes: Tensor, factor: Tensor, multiplier: Tensor, group: int | None, bits: int
+    held: Tensor | Nibbles, factor: Tensor, multiplier: Tensor, group: int | None, bits: int
 ) -> LoweredWeight:
     """The form of codes [O, T, I] in -2^(bits - 1).. with multipliers [O, G] of their groups.
 
     Groups run along the inputs of a tap; where they span taps, or are no whole runs of 16, the
     products p r themselves are the codes, of 8 bits.
     """
-    outputs, taps, inputs = codes.shape
+    outputs, taps, inputs = held.shape
     size = group or inputs
     count = -(-inputs // size)
     per_tap = inputs > 1 and multiplier.shape[1] == taps * count
     whole_runs = size >= inputs or size % RUN == 0
     if per_tap and whole_runs and bits <= NIBBLE_BITS:
         p = multiplier.to(torch.int8).reshape(outputs, taps, count)
-        return LoweredWeight(codes.to(torch.int8), factor, p, group)
+        return LoweredWeight(held, factor, p, group)
+    codes = held.codes() if isinstance(held, Nibbles) else held
     flat = codes.reshape(outputs, -1)
     if per_tap:
         spread = multiplier.reshape(outputs, taps, count).repeat_interleave(size, 2)

@@ -286,6 +286,25 @@ def test_weights_believe_no_length():
             lengths[1],
         )
         assert found == code, lengths
+    nibbles, factor = torch.zeros(24, 180, dtype=torch.uint8), torch.rand(24)
+    for lengths, code in (((4320, 24), 0), ((4319, 24), 1), ((4320, 23), 1), ((-1, 24), 1)):
+        found = engine.cod_carrier_weight_pack_nibbles(
+            nibbles.data_ptr(),
+            lengths[0],
+            None,
+            0,
+            factor.data_ptr(),
+            lengths[1],
+            byref(packed.described),
+            1,
+        )
+        assert found == code, lengths
+    wide = carriers.CarrierWeights.pack(torch.ones(4, 1, 64), torch.ones(4), bits=8)
+    refused(
+        engine.cod_carrier_weight_pack_nibbles(
+            nibbles.data_ptr(), 4320, None, 0, factor.data_ptr(), 24, byref(wide.described), 1
+        )
+    )
     with pytest.raises(UnsupportedError, match="multipliers"):
         carriers.CarrierWeights.pack(
             torch.ones(4, 1, 64, dtype=torch.int8), torch.ones(4), torch.ones(4, 1, 1), group=32

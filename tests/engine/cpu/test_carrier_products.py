@@ -14,6 +14,7 @@ from codtdq.engine.cpu import library
 from codtdq.engine.cpu.products import Window
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.numerics import carrier
+from codtdq.numerics.packing import Nibbles, pack
 
 pytestmark = needs_engine
 
@@ -81,6 +82,31 @@ def check_linear(rows, channels, outputs, group, bits, with_bias, seed=0):
 )
 def test_any_linear(rows, channels, outputs, group, bits, with_bias):
     check_linear(rows, channels, outputs, group if bits == 4 else 0, bits, with_bias)
+
+
+@bounded
+@given(
+    st.integers(1, 70),
+    st.integers(1, 9),
+    st.integers(1, 150),
+    st.sampled_from([0, 16, 32, 48, 512]),
+)
+def test_nibbles_are_packed_as_bytes_are(outputs, taps, inputs, group):
+    """An odd number of taps and inputs among them, whose rows end in half a byte."""
+    codes, multiplier, factor = weights_of(outputs, taps, inputs, group, 4)
+    rows = pack(codes.to(torch.int8).flatten(1), 4)
+    nibbles = Nibbles(rows, (outputs, taps, inputs))
+    assert torch.equal(nibbles.codes(), codes.to(torch.int8))
+
+    def check(where):
+        wanted, found = (
+            native.CarrierWeights.pack(held, factor, multiplier, group=group or None)
+            for held in (codes, nibbles)
+        )
+        for part in ("packed", "multiplier", "factor"):
+            assert torch.equal(getattr(found, part), getattr(wanted, part)), (where, part)
+
+    everywhere(check)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -21,6 +21,23 @@ def test_masks_of_swin_come_off_the_bias():
         assert torch.equal(first + second, table)
 
 
+def test_tables_of_windows_that_are_known_are_taken_again():
+    table, bias, mask = shifted(4)
+    _, windows = split(table)
+    other = bias.flip(1) + mask.unsqueeze(1)
+    smaller = split(shifted(4, side=8, window=4)[0])[1]  # as many windows, of another size
+    first, again = split(other, [smaller, windows])
+    assert again is windows
+    assert torch.equal(first, bias.flip(1))
+    changed = bias.flip(1) + 0.5 * mask.unsqueeze(1)
+    assert torch.equal(split(changed, [windows])[1].squeeze(1), 0.5 * mask)
+
+
+def test_parts_do_not_keep_the_table():
+    for part in split(shifted(4)[0]):
+        assert part.untyped_storage().nbytes() == part.numel() * 4
+
+
 def test_infinite_masks_come_off_too():
     table, bias, _ = shifted(4)
     table = torch.where(table < -100, -torch.inf, bias.expand_as(table))

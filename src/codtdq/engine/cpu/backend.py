@@ -7,7 +7,6 @@ from collections.abc import Hashable
 
 from torch import nn
 
-from codtdq.engine.border import check_lowered
 from codtdq.engine.cpu import library
 from codtdq.engine.cpu.executors import executor_for
 from codtdq.engine.cpu.fit import lowered_input, unsupported_reason
@@ -59,7 +58,6 @@ class CpuBackend:
                 f"the native engine runs on the CPU, the weights are on {device.type}; "
                 "move the model, or use_backend(model, 'reference')"
             )
-        check_lowered(operator)
         return executor_for(operator)
 
     def sharing_key(self, operator: QuantOperator) -> Hashable:

@@ -27,6 +27,7 @@ from codtdq.engine.cpu.products import (
     pointer,
 )
 from codtdq.errors import UnsupportedError
+from codtdq.numerics.packing import Nibbles
 from codtdq.numerics.threads import wanted_threads
 
 
@@ -49,20 +50,20 @@ class CarrierWeights:
     @classmethod
     def pack(
         cls,
-        codes: Tensor,
+        codes: Tensor | Nibbles,
         factor: Tensor,
         multiplier: Tensor | None = None,
         *,
         group: int | None = None,
         bits: int = 4,
     ) -> CarrierWeights:
-        """Pack w = factor p r of codes r, int8 [O, T, I], and factors [O].
+        """Pack w = factor p r of codes r, int8 [O, T, I] or nibbles, and factors [O].
 
         4 bits: r in -8..7 and multipliers p, int8 [O, T, ceil(I / group)] with 1 <= |p| <= 15, or
         None: 1. group: a multiple of 16, or None: all inputs. 8 bits: r in -127..127, no p.
         """
         outputs, taps, inputs = codes.shape
-        codes, factor = codes.to(torch.int8).contiguous(), factor.float().contiguous()
+        factor = factor.float().contiguous()
         described = _describe((outputs, taps, inputs), bits, group or 0, multiplier is not None)
         if multiplier is not None:
             multiplier = multiplier.to(torch.int8).contiguous()
@@ -79,9 +80,14 @@ class CarrierWeights:
         factors = torch.zeros(described.factor_count)
         described.packed, described.multiplier = packed.data_ptr(), table.data_ptr()
         described.factor = factors.data_ptr()
-        code = library.engine().cod_carrier_weight_pack(
-            codes.data_ptr(),
-            codes.numel(),
+        engine = library.engine()
+        if isinstance(codes, Nibbles):
+            pack, given = engine.cod_carrier_weight_pack_nibbles, codes.packed.contiguous()
+        else:
+            pack, given = engine.cod_carrier_weight_pack, codes.to(torch.int8).contiguous()
+        code = pack(
+            given.data_ptr(),
+            given.numel(),
             pointer(multiplier),
             length(multiplier),
             factor.data_ptr(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, cast
 
 import torch
@@ -17,7 +16,7 @@ from codtdq.engine.cpu.carriers import (
 )
 from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.encoders import Encoder
-from codtdq.engine.cpu.fit import lowered_input, lowered_weight, padding_of
+from codtdq.engine.cpu.fit import Lowered, lowered, padding_of
 from codtdq.engine.cpu.products import Window, depthwise_outputs, pair
 from codtdq.engine.fusion import activation_of, affine_of
 from codtdq.engine.program.traced import Traced
@@ -29,9 +28,11 @@ from codtdq.schemes.lowered import LoweredInput, LoweredWeight
 
 def executor_for(operator: QuantOperator) -> Executor:
     """A function that does what the operator's forward does, natively."""
+    forms = lowered(operator)
     if kind_of(operator) == "depthwise":
-        return _Depthwise(operator)
-    return _GroupedConv(operator) if getattr(operator, "groups", 1) > 1 else _Product(operator)
+        return _Depthwise(operator, forms)
+    grouped = getattr(operator, "groups", 1) > 1
+    return _GroupedConv(operator, forms) if grouped else _Product(operator, forms)
 
 
 class _Native:
@@ -39,9 +40,9 @@ class _Native:
 
     compiles = True  # every step has a name that torch's compiler knows
 
-    def __init__(self, operator: QuantOperator) -> None:
+    def __init__(self, operator: QuantOperator, forms: Lowered) -> None:
         # no reference to the operator, which owns this: its memory goes with it at once
-        self.encoder = Encoder(lowered_input(operator))
+        self.encoder = Encoder(forms.inputs)
         linear = isinstance(operator, nn.Linear)
         self.sides = None if linear else sides(operator)
         self._surround = None if linear else surround(operator)
@@ -98,9 +99,9 @@ class _Native:
 class _Product(_Native):
     """Linear and dense convolutions."""
 
-    def __init__(self, operator: QuantOperator) -> None:
-        super().__init__(operator)
-        weight = doubled(lowered_weight(operator), lowered_input(operator))
+    def __init__(self, operator: QuantOperator, forms: Lowered) -> None:
+        super().__init__(operator, forms)
+        weight = doubled(forms.weight, forms.inputs)
         factor, self._bias = folded(operator, weight.factor)
         self._weights = packed(weight, factor)
 
@@ -137,13 +138,13 @@ class _GroupedConv(_Native):
 
     compiles = False
 
-    def __init__(self, operator: Any) -> None:
-        super().__init__(operator)
-        weight = lowered_weight(operator)
+    def __init__(self, operator: Any, forms: Lowered) -> None:
+        super().__init__(operator, forms)
+        weight = forms.weight
         factor, self._bias = folded(operator, weight.factor)
         each = operator.out_channels // operator.groups
         self._weights = [
-            packed(part_of(weight, slice(at, at + each)), factor[at : at + each])
+            packed(weight.outputs(slice(at, at + each)), factor[at : at + each])
             for at in range(0, operator.out_channels, each)
         ]
 
@@ -164,9 +165,9 @@ class _GroupedConv(_Native):
 class _Depthwise(_Native):
     """Depthwise convolutions."""
 
-    def __init__(self, operator: Any) -> None:
-        super().__init__(operator)
-        weight = lowered_weight(operator)
+    def __init__(self, operator: Any, forms: Lowered) -> None:
+        super().__init__(operator, forms)
+        weight = forms.weight
         factor, bias = folded(operator, weight.factor)
         taps = weight.whole().squeeze(2).t().to(torch.int8)  # [T, O]
         # with a multiplier m, outputs c m .. c m + m - 1 belong to channel c
@@ -206,18 +207,7 @@ class _Depthwise(_Native):
 def packed(weight: LoweredWeight, factor: Tensor) -> CarrierWeights:
     """A weight in the engine's panels, with other factors."""
     return CarrierWeights.pack(
-        weight.codes, factor, weight.multiplier, group=weight.group, bits=weight.bits
-    )
-
-
-def part_of(weight: LoweredWeight, outputs: slice) -> LoweredWeight:
-    """Some outputs of a weight."""
-    p = weight.multiplier
-    return dataclasses.replace(
-        weight,
-        codes=weight.codes[outputs],
-        factor=weight.factor[outputs],
-        multiplier=None if p is None else p[outputs],
+        weight.held, factor, weight.multiplier, group=weight.group, bits=weight.bits
     )
 
 

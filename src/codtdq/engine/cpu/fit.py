@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from codtdq.engine.border import check_lowered
 from codtdq.errors import UnsupportedError
 from codtdq.numerics.carrier import LONGEST_SUM
 from codtdq.operators.quantized import QuantOperator
@@ -15,6 +16,20 @@ from codtdq.planning.roles import kind_of
 from codtdq.schemes.lowered import LoweredInput, LoweredWeight, Unlowered
 
 MOST_TAPS = 1024  # of a depthwise kernel, whose sums are float32
+
+
+class Lowered(NamedTuple):
+    """Both sides of an operator."""
+
+    inputs: LoweredInput
+    weight: LoweredWeight
+
+
+def lowered(operator: QuantOperator) -> Lowered:
+    """The forms that an executor is made of, which fit the operator."""
+    found = Lowered(lowered_input(operator), lowered_weight(operator))
+    check_lowered(operator, *found)
+    return found
 
 
 def lowered_input(operator: QuantOperator) -> LoweredInput:
@@ -47,7 +62,7 @@ def not_whole(operator: QuantOperator) -> str | None:
         return inputs.reason
     if operator.compute_dtype is not torch.float32:
         return "compute_dtype is not fp32"
-    taps, each = weight.codes.shape[1], weight.codes.shape[2]
+    _, taps, each = weight.shape
     if taps * each > LONGEST_SUM:
         return f"sums of {taps * each} products, more than {LONGEST_SUM}"
     return None

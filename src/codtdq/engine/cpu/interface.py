@@ -261,11 +261,8 @@ def _declare_carriers(library: Any) -> None:
         c_int32,
         POINTER(CarrierWeight),
     ]
-    library.cod_carrier_weight_pack.argtypes = [
-        *[c_void_p, c_int64] * 3,
-        POINTER(CarrierWeight),
-        c_int32,
-    ]
+    for pack in (library.cod_carrier_weight_pack, library.cod_carrier_weight_pack_nibbles):
+        pack.argtypes = [*[c_void_p, c_int64] * 3, POINTER(CarrierWeight), c_int32]
     library.cod_carrier_weight_unpack.argtypes = [POINTER(CarrierWeight), *[c_void_p, c_int64] * 3]
     library.cod_carrier_conv.argtypes = [
         POINTER(CarrierInput),

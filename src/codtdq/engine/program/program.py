@@ -26,6 +26,7 @@ from codtdq.engine.program.memory import plan
 from codtdq.engine.program.passes import PASSES, improve
 from codtdq.engine.program.traced import NotCapturable, Value, record
 from codtdq.errors import UnsupportedError
+from codtdq.memory import garbage_stays
 from codtdq.numerics.threads import one_thread, wanted_threads
 
 RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, rules_views)
@@ -34,6 +35,7 @@ RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, ru
 class Program:
     """A model as instructions of the engine; call it like the model."""
 
+    @garbage_stays()
     @one_thread()  # what does not depend on the input is computed here, by torch
     def __init__(
         self,

@@ -14,7 +14,7 @@ from codtdq.engine.program.layout import Place
 from codtdq.engine.program.lowering import Lowering, argument, constant, floats, rows_of, rule
 from codtdq.engine.program.rules_elementwise import optional
 from codtdq.engine.program.tables import digest, split
-from codtdq.engine.program.traced import Node, NotCapturable, Value
+from codtdq.engine.program.traced import COMPACTIONS, Node, NotCapturable, Value
 
 FLOAT, INT8 = 0, 1  # COD_ATTENTION_*
 
@@ -154,7 +154,26 @@ def convolution(low: Lowering, node: Node) -> None:
         )
 
 
-@rule("aten._scaled_dot_product_flash_attention_for_cpu.default")
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+
+
+def _compact_mask(node: Node, known: list[Tensor]) -> None:
+    """A mask that is a constant becomes a tuple of tables, which are added one after the other."""
+    mask = node.settings.get("attn_mask")
+    if not isinstance(mask, Tensor):
+        return
+    if mask.dtype is torch.bool:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
+    parts = split(mask, known)
+    if parts is not None and not any(one is parts[1] for one in known):
+        known.append(parts[1])
+    node.settings["attn_mask"] = parts or (mask,)
+
+
+COMPACTIONS[ATTENTION] = _compact_mask
+
+
+@rule(ATTENTION)
 def attention(low: Lowering, node: Node) -> None:
     """softmax(q k' / sqrt d + mask) v: with 8-bit products in a network that is quantized."""
     q, k, v = (low.place(one) for one in node.args[:3])
@@ -171,9 +190,9 @@ def attention(low: Lowering, node: Node) -> None:
     low.emit("attention", [y, q, k, v, *tables, *[None] * (3 - len(tables))], [products], [scale])
 
 
-def _tables(low: Lowering, mask: Tensor | Value, shape: tuple[int, ...]) -> list[Place]:
+def _tables(low: Lowering, mask: tuple[Tensor, ...] | Value, shape: tuple[int, ...]) -> list[Place]:
     """What is added to scores of a shape: a table, or two that give it."""
-    given = [mask] if isinstance(mask, Value) else _constant_tables(low, mask)
+    given = [mask] if isinstance(mask, Value) else [_once(low, one) for one in mask]
     places = [low.place(one) for one in given]
     dense = [
         one if one.strides[-1] == 1 or one.shape[-1] == 1 else low.copied(one) for one in places
@@ -181,16 +200,6 @@ def _tables(low: Lowering, mask: Tensor | Value, shape: tuple[int, ...]) -> list
     return [one.expand(shape) for one in dense]
 
 
-def _constant_tables(low: Lowering, mask: Tensor) -> list[Tensor]:
-    """Once for all layers and programs that have the same one: known by what is in it."""
-
-    def make() -> list[Tensor]:
-        if mask.dtype is torch.bool:
-            return [torch.zeros(mask.shape).masked_fill(~mask, -math.inf)]
-        return [_once(low, one) for one in split(mask) or [mask]]
-
-    return low.constants.pool.get(("tables", digest(mask)), (), make)
-
-
 def _once(low: Lowering, table: Tensor) -> Tensor:
+    """Once for all layers and programs that have the same one: known by what is in it."""
     return low.constants.pool.get(("table", digest(table)), (), lambda: table)

@@ -187,6 +187,17 @@ def resize(x: Tensor, sizes: Sequence[int], *settings: Any, **more: Any) -> Tens
     return y
 
 
+@shape(
+    *(f"aten.{kind}_pad{axes}d.default" for kind in ("reflection", "replication") for axes in "12")
+)
+def padded(x: Tensor, pads: Sequence[int]) -> Tensor:
+    """Maps with borders; pads begin with the last axis."""
+    sizes = list(x.shape)
+    for axis in range(len(pads) // 2):
+        sizes[-1 - axis] += pads[2 * axis] + pads[2 * axis + 1]
+    return _like(x, sizes)
+
+
 @shape("aten.mean.dim", "aten.amax.default", "aten.sum.dim_IntList")
 def reduction(x: Tensor, axes: Any = None, keepdim: bool = False, **more: Any) -> Tensor:
     """Without the axes, or with axes of length 1."""

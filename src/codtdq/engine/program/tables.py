@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,23 +11,36 @@ from torch import Tensor
 MOST_LEVELS = 16
 
 
-def split(table: Tensor) -> tuple[Tensor, Tensor] | None:
+def split(table: Tensor, known: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor] | None:
     """A table [windows, heads, N, N] as heads [1, heads, N, N] + windows [windows, 1, N, N].
 
     Shifted windows add their mask to the position bias of every head: 64 windows of CFRN's first
     stage hold 21 MB, their parts 5. The first window is taken as one without a mask, the others
     may have a few levels. None where the sum would not be the table to the bit.
+
+    known: tables of windows that others were split into: of one stage, all have the same.
     """
     windows, heads = table.shape[:2]
     if table.ndim != 4 or windows < 2 or heads < 2 or table.dtype is not torch.float32:
         return None
-    bias, parts = table[:1], []
-    for own in table:
+    bias = table[:1]
+    own_bias = bias.clone()  # not a view, which would keep the whole table
+    for one in known:
+        if one.shape == (windows, 1, *table.shape[2:]) and torch.equal(bias + one, table):
+            return own_bias, one
+    parts: list[Tensor] = []
+    seen: list[int] = []  # a window of each kind: most are like another one
+    for window, own in enumerate(table):
+        like = next((other for other in seen if torch.equal(own, table[other])), None)
+        if like is not None:
+            parts.append(parts[like])
+            continue
         mask = _levels(own.double() - bias[0].double())
         if mask is None or not torch.equal(bias[0] + mask, own):
             return None
+        seen.append(window)
         parts.append(mask)
-    return bias.contiguous(), torch.stack(parts).unsqueeze(1)
+    return own_bias, torch.stack(parts).unsqueeze(1)
 
 
 def _levels(differences: Tensor) -> Tensor | None:

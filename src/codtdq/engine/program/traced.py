@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakIdKeyDictionary
 
 from codtdq.engine.program.shapes import SHAPES
 from codtdq.errors import UnsupportedError
+from codtdq.planning.trees import leaves, mapped
 
 
 class NotCapturable(UnsupportedError):
@@ -45,8 +46,7 @@ class Node:
 
     def inputs(self) -> list[Value]:
         """The values that it reads."""
-        found = tree_flatten((self.args, self.settings))[0]
-        return [one for one in found if isinstance(one, Value)]
+        return [one for one in leaves((self.args, self.settings)) if isinstance(one, Value)]
 
 
 @dataclass
@@ -72,12 +72,19 @@ _LIKE = {
 }
 
 
+# By name of the operation: what makes the constants of its node smaller, while others are not yet
+# computed. All of them at once, as the model makes them, may be larger than its weights. The list
+# is its own, one for each recording.
+COMPACTIONS: dict[str, Callable[[Node, list[Tensor]], None]] = {}
+
+
 class Recorder:
     """Collects nodes while a model runs."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
+        self._compacted: dict[str, list[Tensor]] = {}
         self._metas: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._sharing: dict[int, list[weakref.ref[Traced]]] = {}  # meta storage -> who views it
 
@@ -101,7 +108,7 @@ class Recorder:
         name = str(function)
         short = name.split(".")[1]
         if short in _LIKE:
-            return function(*tree_map(_blank, args), **tree_map(_blank, kwargs))
+            return function(*mapped(_blank, args), **mapped(_blank, kwargs))
         if function is torch.ops.aten._local_scalar_dense.default:
             raise NotCapturable("its course depends on values (a number was taken out of a tensor)")
         if function is torch.ops.aten.as_strided_.default and _is_as_it_was(*args, **kwargs):
@@ -111,19 +118,20 @@ class Recorder:
             for given, argument in zip(args, function._schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        for tensor in tree_flatten((args, kwargs))[0]:
+        for tensor in leaves((args, kwargs)):
             _check_readable(tensor)
-        meta = tree_map(self._meta, (args, kwargs))
+        meta = mapped(self._meta, (args, kwargs))
         try:
             found = SHAPES.get(name, function)(*meta[0], **meta[1])
         except NotImplementedError as error:
             raise NotCapturable(f"{name} has no shape without values") from error
         node = Node(name, self._plain(args), self._plain(kwargs))
+        if name in COMPACTIONS:
+            COMPACTIONS[name](node, self._compacted.setdefault(name, []))
         self.nodes.append(node)
         if written:
             return self._overwrite(written, node, name)
-        leaves, structure = tree_flatten(found)
-        return tree_unflatten([self._result(node, leaf) for leaf in leaves], structure)
+        return mapped(lambda leaf: self._result(node, leaf), found)
 
     def _result(self, node: Node, meta: Any) -> Any:
         if not isinstance(meta, Tensor):
@@ -164,7 +172,7 @@ class Recorder:
         return known
 
     def _plain(self, tree: Any) -> Any:
-        return tree_map(lambda x: x.value if isinstance(x, Traced) else x, tree)
+        return mapped(lambda x: x.value if isinstance(x, Traced) else x, tree)
 
 
 class Traced(Tensor):
@@ -237,10 +245,10 @@ def record(forward: Callable[..., Any], examples: tuple[Tensor, ...]) -> Recordi
         except Exception as error:  # a model may do with its input whatever it likes
             text = " ".join(str(error).split())
             raise NotCapturable(f"the recording failed: {type(error).__name__}: {text}") from error
-    leaves, structure = tree_flatten(outputs)
-    for leaf in leaves:
+    found, structure = tree_flatten(outputs)
+    for leaf in found:
         _check_readable(leaf)
-    plain = [leaf.value if isinstance(leaf, Traced) else leaf for leaf in leaves]
+    plain = [leaf.value if isinstance(leaf, Traced) else leaf for leaf in found]
     return Recording(recorder.inputs, recorder.nodes, plain, structure)
 
 

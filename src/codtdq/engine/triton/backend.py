@@ -6,7 +6,6 @@ from collections.abc import Hashable
 
 from torch import nn
 
-from codtdq.engine.border import check_lowered
 from codtdq.engine.cpu.fit import lowered_input
 from codtdq.engine.triton import device
 from codtdq.engine.triton.executors import executor_for, unsupported_reason
@@ -46,7 +45,6 @@ class TritonBackend:
 
     def build(self, operator: QuantOperator) -> Executor:
         """Pack the weights and put the kernels together."""
-        check_lowered(operator)
         return executor_for(operator)
 
     def sharing_key(self, operator: QuantOperator) -> Hashable:

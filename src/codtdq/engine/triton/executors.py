@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from codtdq.engine.cpu.carry import Carriers
 from codtdq.engine.cpu.executors import doubled, folded, sides
-from codtdq.engine.cpu.fit import lowered_input, lowered_weight, not_whole, padding_of
+from codtdq.engine.cpu.fit import Lowered, lowered, not_whole, padding_of
 from codtdq.engine.cpu.products import Window
 from codtdq.engine.fusion import activation_of
 from codtdq.engine.triton.weights import SLAB, GpuWeights
@@ -46,7 +46,9 @@ def _convolution_reason(operator: Any) -> str | None:
 
 def executor_for(operator: QuantOperator) -> Executor:
     """A function that does what the operator's forward does, by kernels."""
-    return _Depthwise(operator) if kind_of(operator) == "depthwise" else _Product(operator)
+    forms = lowered(operator)
+    depthwise = kind_of(operator) == "depthwise"
+    return _Depthwise(operator, forms) if depthwise else _Product(operator, forms)
 
 
 def encode(form: LoweredInput, tokens: Tensor) -> Carriers:
@@ -71,13 +73,13 @@ class _Kernels:
 
     compiles = False
 
-    def __init__(self, operator: QuantOperator) -> None:
+    def __init__(self, operator: QuantOperator, forms: Lowered) -> None:
         # Triton is imported here, not with the package
         from codtdq.engine.triton import products
 
         # no reference to the operator, which owns this: its memory goes with it at once
         self._products = products
-        self._form = lowered_input(operator)
+        self._form = forms.inputs
         self._sides = None if isinstance(operator, nn.Linear) else sides(operator)
         self._activation = activation_of(operator.followers)
         self._shared = operator.shared
@@ -109,9 +111,9 @@ class _Kernels:
 class _Product(_Kernels):
     """Linear and dense convolutions."""
 
-    def __init__(self, operator: QuantOperator) -> None:
-        super().__init__(operator)
-        weight = doubled(lowered_weight(operator), self._form)
+    def __init__(self, operator: QuantOperator, forms: Lowered) -> None:
+        super().__init__(operator, forms)
+        weight = doubled(forms.weight, self._form)
         factor, self._bias = folded(operator, weight.factor)
         self._weights = GpuWeights.pack(weight, factor)
 
@@ -123,9 +125,9 @@ class _Product(_Kernels):
 class _Depthwise(_Kernels):
     """Depthwise convolutions."""
 
-    def __init__(self, operator: QuantOperator) -> None:
-        super().__init__(operator)
-        weight = lowered_weight(operator)
+    def __init__(self, operator: QuantOperator, forms: Lowered) -> None:
+        super().__init__(operator, forms)
+        weight = forms.weight
         factor, self._bias = folded(operator, weight.factor)
         self._factor = factor.contiguous()
         self._taps = weight.whole().squeeze(2).t().to(torch.int8).contiguous()  # [T, C]

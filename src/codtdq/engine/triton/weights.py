@@ -33,7 +33,7 @@ class GpuWeights:
 
         Multipliers of groups that are no whole slabs are multiplied in: a byte for each weight.
         """
-        outputs, taps, inputs = weight.codes.shape
+        outputs, taps, inputs = weight.shape
         group = weight.group or inputs
         slabbed = weight.multiplier is None or group >= inputs or group % SLAB == 0
         if weight.bits > NIBBLE_BITS or not slabbed:

@@ -1,6 +1,7 @@
 // Weights of products of carriers: from codes in their own order to the panels of an instruction
 // set, and back. Files and checkpoints hold the former; nothing but memory holds panels.
 #include <algorithm>
+#include <cstring>
 #include <exception>
 
 #include "carrier_weight.h"
@@ -9,22 +10,58 @@ namespace {
 
 using cod::groups_of;
 using cod::kernels;
+using cod::parts;
 using cod::runs_of;
 using cod::usable;
 
-bool codes_fit(const int8_t *codes, const int8_t *multiplier, const cod_carrier_weight &w) {
-  const int low = w.bits == 8 ? -COD_LARGEST_CARRIER : -COD_WEIGHT_OFFSET;
-  const int high = w.bits == 8 ? COD_LARGEST_CARRIER : COD_WEIGHT_OFFSET - 1;
-  int least = 0, most = 0;
-  for (int64_t i = 0; i < w.outputs * w.taps * w.inputs; i++)
-    least = std::min<int>(least, codes[i]), most = std::max<int>(most, codes[i]);
-  if (least < low || most > high) return false;
+constexpr uint32_t kNibbles = 0x0F0F0F0F;
+
+bool multipliers_fit(const int8_t *multiplier, const cod_carrier_weight &w) {
   for (int64_t i = 0; multiplier && i < w.outputs * w.taps * groups_of(w); i++)
     if (!multiplier[i] || multiplier[i] < -COD_LARGEST_MULTIPLIER ||
         multiplier[i] > COD_LARGEST_MULTIPLIER)
       return false;
   return true;
 }
+
+// Where codes come from: a byte each, [outputs, taps, inputs].
+struct Bytes {
+  const int8_t *codes;
+  int64_t row;  // codes of an output
+
+  bool fit(const cod_carrier_weight &w) const {
+    const int low = w.bits == 8 ? -COD_LARGEST_CARRIER : -COD_WEIGHT_OFFSET;
+    const int high = w.bits == 8 ? COD_LARGEST_CARRIER : COD_WEIGHT_OFFSET - 1;
+    int least = 0, most = 0;
+    for (int64_t i = 0; i < w.outputs * row; i++)
+      least = std::min<int>(least, codes[i]), most = std::max<int>(most, codes[i]);
+    return least >= low && most <= high;
+  }
+  int at(int64_t output, int64_t i) const { return codes[output * row + i]; }
+  bool four(int64_t, int64_t, uint32_t &) const { return false; }
+};
+
+// Or two to a byte, in two's complement, the first in the low half; outputs begin with a byte.
+struct Nibbles {
+  const uint8_t *bytes;
+  int64_t row;
+
+  bool fit(const cod_carrier_weight &w) const { return w.bits == 4; }
+  int at(int64_t output, int64_t i) const {
+    const int byte = bytes[output * parts(row, 2) + i / 2], lifted = (i % 2 ? byte >> 4 : byte) ^ 8;
+    return (lifted & 15) - COD_WEIGHT_OFFSET;
+  }
+  // Four codes from an even one on, with the offset added, in the order of memory: most of what
+  // there is to pack.
+  bool four(int64_t output, int64_t i, uint32_t &lifted) const {
+    if (i % 2 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) return false;
+    const uint8_t *from = bytes + output * parts(row, 2) + i / 2;
+    uint32_t v = from[0] | (uint32_t)from[1] << 8;
+    v = (v | v << 8) & 0x00FF00FF;
+    lifted = ((v | v << 4) & kNibbles) ^ 0x08080808;
+    return true;
+  }
+};
 
 // Calls visit(to, shift, o, t, i, count) for every unit of a panel's tap: `count` codes of output
 // o from input i on lie in the bytes from `to` on, shifted left by `shift` where they are nibbles.
@@ -34,35 +71,48 @@ void each_unit(const cod_carrier_weight &w, int64_t panel, int64_t tap, const F 
   const auto &k = kernels();
   const int64_t unit = k.carrier_unit, pair = 2 * (int64_t)k.carrier_pair, half = pair / 2;
   uint8_t *bytes = w.packed + panel * w.panel_bytes + tap * (w.panel_bytes / w.taps);
-  for (int64_t j = 0; j < w.columns; j++)
-    for (int64_t i = 0; i < w.depth; i += unit) {
-      const int64_t at = i * w.columns + j * unit, inside = at % pair;
+  int64_t inside = 0;  // of a pair, whose nibbles lie from `bytes` on
+  for (int64_t i = 0; i < w.depth; i += unit)
+    for (int64_t j = 0; j < w.columns; j++) {
       const int64_t output = panel * w.columns + j;
       if (w.bits == 8)
-        visit(bytes + at, 0, output, tap, i, unit);
+        visit(bytes + i * w.columns + j * unit, 0, output, tap, i, unit);
       else
-        visit(bytes + at / pair * half + inside % half, inside < half ? 0 : 4, output, tap, i,
-              unit);
+        visit(bytes + (inside < half ? inside : inside - half), inside < half ? 0 : 4, output, tap,
+              i, unit);
+      inside += unit;
+      if (w.bits == 4 && inside == pair) inside = 0, bytes += half;
     }
 }
 
+template <typename Source>
 class Packer {
  public:
-  Packer(const int8_t *codes, const int8_t *multiplier, const float *factor,
+  Packer(const Source &codes, const int8_t *multiplier, const float *factor,
          const cod_carrier_weight &w)
       : codes_(codes), multiplier_(multiplier), factor_(factor), w_(w) {}
 
   void panel(int64_t p) const {
     const auto &k = kernels();
-    for (int64_t tap = 0; tap < w_.taps; tap++) {
-      each_unit(w_, p, tap,
+    const bool mirror = k.carrier_mirror && multiplier_;
+    const cod_carrier_weight w = w_;  // here, no byte that is written can be a part of it
+    const Source codes = codes_;
+    for (int64_t tap = 0; tap < w.taps; tap++) {
+      each_unit(w, p, tap,
                 [&](uint8_t *to, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
-                  const bool negative = k.carrier_mirror && multiplier_at(o, t, i) < 0;
-                  const int64_t there = o < w_.outputs ? w_.inputs - i : 0;
-                  const int8_t *from = codes_ + (o * w_.taps + t) * w_.inputs + i;
+                  const bool negative = mirror && multiplier_at(o, t, i) < 0;
+                  const int64_t there = o < w.outputs ? w.inputs - i : 0;
+                  const int64_t first = t * w.inputs + i;
+                  uint32_t lifted, before;
+                  if (count == 4 && there >= 4 && codes.four(o, first, lifted)) {
+                    std::memcpy(&before, to, 4);
+                    before |= (negative ? kNibbles - lifted : lifted) << shift;
+                    std::memcpy(to, &before, 4);
+                    return;
+                  }
                   for (int64_t u = 0; u < count; u++) {
-                    const int code = u < there ? from[u] : 0;
-                    if (w_.bits == 8) {
+                    const int code = u < there ? codes.at(o, first + u) : 0;
+                    if (w.bits == 8) {
                       to[u] = (uint8_t)(code + k.carrier_lift);
                       continue;
                     }
@@ -86,10 +136,26 @@ class Packer {
     return multiplier_[(o * w_.taps + t) * groups_of(w_) + (w_.group ? i / w_.group : 0)];
   }
 
-  const int8_t *codes_, *multiplier_;
+  const Source &codes_;
+  const int8_t *multiplier_;
   const float *factor_;
   const cod_carrier_weight &w_;
 };
+
+template <typename Source>
+int32_t pack(const Source &codes, const int8_t *multiplier, int64_t multiplier_count,
+             const float *factor, int64_t factor_count, const cod_carrier_weight &w,
+             int32_t threads) {
+  if (!factor || (multiplier != nullptr) != (w.multiplier_bytes > 0) || factor_count < w.outputs ||
+      (multiplier && !cod::fills(multiplier_count, w.outputs, w.taps, groups_of(w))) ||
+      !multipliers_fit(multiplier, w) || !codes.fit(w))
+    return COD_BAD_ARGUMENT;
+  const Packer<Source> packer(codes, multiplier, factor, w);
+  cod::parallel_for(w.panels, 1, threads, [&](int64_t first, int64_t last) {
+    for (int64_t p = first; p < last; p++) packer.panel(p);
+  });
+  return COD_OK;
+}
 
 }  // namespace
 
@@ -121,16 +187,22 @@ int32_t cod_carrier_weight_describe(int64_t outputs, int64_t taps, int64_t input
 int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count, const int8_t *multiplier,
                                 int64_t multiplier_count, const float *factor, int64_t factor_count,
                                 cod_carrier_weight *w, int32_t threads) try {
-  if (!codes || !factor || !usable(w) || (multiplier != nullptr) != (w->multiplier_bytes > 0) ||
-      !cod::fills(code_count, w->outputs, w->taps, w->inputs) || factor_count < w->outputs ||
-      (multiplier && !cod::fills(multiplier_count, w->outputs, w->taps, groups_of(*w))) ||
-      !codes_fit(codes, multiplier, *w))
+  if (!codes || !usable(w) || !cod::fills(code_count, w->outputs, w->taps, w->inputs))
     return COD_BAD_ARGUMENT;
-  const Packer packer(codes, multiplier, factor, *w);
-  cod::parallel_for(w->panels, 1, threads, [&](int64_t first, int64_t last) {
-    for (int64_t p = first; p < last; p++) packer.panel(p);
-  });
-  return COD_OK;
+  return pack(Bytes{codes, w->taps * w->inputs}, multiplier, multiplier_count, factor, factor_count,
+              *w, threads);
+} catch (const std::exception &) {
+  return COD_NO_MEMORY;
+}
+
+int32_t cod_carrier_weight_pack_nibbles(const uint8_t *nibbles, int64_t byte_count,
+                                        const int8_t *multiplier, int64_t multiplier_count,
+                                        const float *factor, int64_t factor_count,
+                                        cod_carrier_weight *w, int32_t threads) try {
+  if (!nibbles || !usable(w) || !cod::fills(byte_count, w->outputs, parts(w->taps * w->inputs, 2)))
+    return COD_BAD_ARGUMENT;
+  return pack(Nibbles{nibbles, w->taps * w->inputs}, multiplier, multiplier_count, factor,
+              factor_count, *w, threads);
 } catch (const std::exception &) {
   return COD_NO_MEMORY;
 }

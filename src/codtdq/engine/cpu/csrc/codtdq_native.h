@@ -216,6 +216,12 @@ COD_API int32_t cod_carrier_weight_pack(const int8_t *codes, int64_t code_count,
                                         const int8_t *multiplier, int64_t multiplier_count,
                                         const float *factor, int64_t factor_count,
                                         cod_carrier_weight *weight, int32_t threads);
+/* The same of 4-bit codes in two's complement, two to a byte, the first in the low half: rows of
+ * ceil(taps * inputs / 2) bytes, one for each output. */
+COD_API int32_t cod_carrier_weight_pack_nibbles(const uint8_t *nibbles, int64_t byte_count,
+                                                const int8_t *multiplier, int64_t multiplier_count,
+                                                const float *factor, int64_t factor_count,
+                                                cod_carrier_weight *weight, int32_t threads);
 /* The inverse: memory of the same sizes; multiplier is NULL where there are none. */
 COD_API int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *codes,
                                           int64_t code_count, int8_t *multiplier,

@@ -17,10 +17,11 @@ def main() -> None:
     import torch
 
     import codtdq
+
+    load, create_model = codtdq.load, codtdq.create_model
     from codtdq.evaluation.predict import predict_batch
     from codtdq.importing import import_file
 
-    load, create_model = codtdq.load, codtdq.create_model
     torch.set_num_threads(settings["threads"])
     for file in settings["imports"]:
         import_file(file)
