@@ -11,6 +11,7 @@ from torch import nn
 
 from codtdq.errors import CheckpointError, ConfigError
 from codtdq.models import build_model, create_model, register_model
+from codtdq.models.skeleton import without_parameters
 from codtdq.models.weights import load_checkpoint, save_weights, shipped_weights
 
 
@@ -433,3 +434,21 @@ def test_a_missing_file_is_said_before_the_network_is_built(monkeypatch):
     monkeypatch.setattr("codtdq.models.registry.build_model", lambda name: pytest.fail("built"))
     with pytest.raises(CheckpointError, match=r"nowhere\.pth: no such checkpoint file"):
         create_model("cfrn", checkpoint="nowhere.pth")
+
+
+def test_a_model_that_was_built_empty_owns_its_memory(tmp_path: Path) -> None:
+    """Tensors of a file may share memory or be views of more; parameters must not."""
+    shared = torch.arange(16.0).reshape(4, 4)
+    more = torch.arange(8.0)
+    torch.save(
+        {"0.weight": shared, "0.bias": more[:4], "1.weight": shared, "1.bias": more[4:]},
+        tmp_path / "shared.pth",
+    )
+    with without_parameters():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    load_checkpoint(model, tmp_path / "shared.pth", architecture="two")
+    with torch.no_grad():
+        for parameter in model[0].parameters():
+            parameter.zero_()
+    assert torch.equal(model[1].weight, shared) and torch.equal(model[1].bias, more[4:])
+    assert all(one.is_contiguous() and one.requires_grad for one in model.parameters())

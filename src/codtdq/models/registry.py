@@ -164,11 +164,11 @@ def create_model(
                 f"repository, at src/codtdq/weights/{info.weights}; pass that file as the "
                 "checkpoint, or install from a checkout with pip install -e ."
             )
-    if checkpoint is not None:
-        check_there(checkpoint)
-    model = build_model(name)
-    if checkpoint is not None:
-        load_checkpoint(model, checkpoint, architecture=name)
+    if checkpoint is None:
+        return build_model(name)
+    check_there(checkpoint)
+    model = build_model(name, empty=True)
+    load_checkpoint(model, checkpoint, architecture=name)
     return model
 
 

@@ -25,6 +25,7 @@ PACKED = ("vit-cod-w4a4",)  # quantized models in the package, a directory each
 BLOCK8 = "block8"  # 8-bit blocks in place of a dtype
 # Older ones run code of a crafted file (CVE-2025-32434 below 2.6, CVE-2026-24747 below 2.10).
 SAFE_TORCH = (2, 10)
+DENSE = torch.contiguous_format
 PICKLE_SUFFIXES = (".pth", ".pt")
 SAFETENSORS_SUFFIX = ".safetensors"
 _WRAPPERS = (
@@ -55,7 +56,8 @@ def load_checkpoint(model: nn.Module, path: str | Path, *, architecture: str) ->
     path: `.pth`/`.pt` (read with `weights_only=True`) or `.safetensors`; the state dict may sit
         under "state_dict", "model" or the like, its keys may carry `_orig_mod.` and `module.`.
     architecture: name of the model, for messages.
-    Floating-point tensors are converted to the dtype of the model's own.
+    Floating-point tensors are converted to the dtype of the model's own. A model that was built
+    empty takes the tensors themselves, without a copy.
     """
     path = Path(path)
     expected = model.state_dict()
@@ -63,7 +65,22 @@ def load_checkpoint(model: nn.Module, path: str | Path, *, architecture: str) ->
     _check_fit(found, expected, path, architecture)
     converted = {key: found[key].to(expected[key].dtype) for key in expected}
     _check_finite(converted, {name for name, _ in model.named_parameters()}, path)
-    model.load_state_dict(converted, strict=True)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        model.load_state_dict(_apart(converted), strict=True, assign=True)
+    else:
+        model.load_state_dict(converted, strict=True)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, each dense and with memory of its own: in a file, several may share some."""
+    found: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for key, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        alone = storage.nbytes() == tensor.nbytes and storage.data_ptr() not in taken
+        taken.add(storage.data_ptr())
+        found[key] = tensor.contiguous() if alone else tensor.clone(memory_format=DENSE)
+    return found
 
 
 def save_weights(
@@ -87,7 +104,7 @@ def save_weights(
                     "nothing was written; save in float32 or check the training run"
                 )
             # a private copy: safetensors refuses tensors that share memory
-            tensors[name] = stored.clone(memory_format=torch.contiguous_format)
+            tensors[name] = stored.clone(memory_format=DENSE)
     metadata = {"format": "pt", "dtype": _dtype_name(dtype), "codtdq_version": __version__}
     architecture = getattr(getattr(model, "info", None), "name", None)
     if architecture is not None:
