@@ -10,7 +10,6 @@ import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import fft
 
 from codtdq.data.dataset import check_limit, checked_index
 from codtdq.data.sample import Sample
@@ -20,9 +19,11 @@ from codtdq.data.textures import (
     FloatArray,
     TextureParams,
     frequency_grid,
+    from_frequencies,
     random_texture,
     random_texture_params,
     smooth_field,
+    to_frequencies,
 )
 from codtdq.errors import DataError
 
@@ -181,8 +182,8 @@ def random_specks(rng: np.random.Generator, alpha: FloatArray, profile: Profile)
         peak = np.clip(heights[chosen], -1.5, 1.5) * max(2.0 * np.pi * sigma**2, 1.0)
         np.add.at(points, (rows[chosen], columns[chosen]), peak.astype(np.float32))
         blur = np.exp((across**2 + down**2) * np.float32(-2.0 * (np.pi * sigma / size) ** 2))
-        total += fft.rfft2(points) * blur
-    return np.asarray(fft.irfft2(total, s=(size, size)), dtype=np.float32)
+        total += to_frequencies(points) * blur
+    return from_frequencies(total, size)
 
 
 def _random_objects(rng: np.random.Generator, size: int, profile: Profile) -> FloatArray:

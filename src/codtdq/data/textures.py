@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
 
 FloatArray = NDArray[np.float32]
 
@@ -89,23 +88,37 @@ def random_texture(rng: np.random.Generator, size: int, params: TextureParams) -
     return np.asarray(ramp[(position * (_PALETTE_STEPS - 1)).astype(np.int32)], dtype=np.float32)
 
 
+def to_frequencies(field: FloatArray) -> NDArray[np.complex64]:
+    """Return the half spectrum [H, W/2+1] of a field, in single precision."""
+    from scipy import fft  # takes a third of a second to import: most commands draw no scene
+
+    return np.asarray(fft.rfft2(field), dtype=np.complex64)
+
+
+def from_frequencies(spectrum: NDArray[np.complex64], size: int) -> FloatArray:
+    """Return the field [size, size] of a half spectrum."""
+    from scipy import fft
+
+    return np.asarray(fft.irfft2(spectrum, s=(size, size)), dtype=np.float32)
+
+
 def filtered_noise(rng: np.random.Generator, size: int, spectrum: FloatArray) -> FloatArray:
     """Shape white noise by `spectrum` [H, W/2+1]; float32 [H, W], mean 0, deviation 1."""
     noise = rng.standard_normal((size, size), dtype=np.float32)
-    return _normalise(fft.irfft2(fft.rfft2(noise) * spectrum, s=(size, size)))
+    return _normalise(from_frequencies(to_frequencies(noise) * spectrum, size))
 
 
 def smooth_field(rng: np.random.Generator, size: int, *, cycles: float) -> FloatArray:
     """A smooth random field without detail above about `cycles` <= 5 cycles per image; [H, W]."""
     across, down = frequency_grid(_COARSE)
     noise = rng.standard_normal((_COARSE, _COARSE), dtype=np.float32)
-    coarse = fft.rfft2(noise) * np.exp((across**2 + down**2) * np.float32(-0.5 / cycles**2))
+    coarse = to_frequencies(noise) * np.exp((across**2 + down**2) * np.float32(-0.5 / cycles**2))
     # Only these few low frequencies differ from zero, so the same draw serves every size.
     half = _COARSE // 2
     spectrum = np.zeros((size, size // 2 + 1), dtype=np.complex64)
     spectrum[:half, :half] = coarse[:half, :half]
     spectrum[1 - half :, :half] = coarse[1 - half :, :half]
-    return _normalise(fft.irfft2(spectrum, s=(size, size)))
+    return _normalise(from_frequencies(spectrum, size))
 
 
 def _normalise(field: FloatArray) -> FloatArray:
