@@ -249,7 +249,7 @@ def test_the_packed_model_of_the_package_is_the_default_and_runs_natively(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "vit-cod-w4a4").mkdir()  # somebody's own folder is not taken for the package's
-    code, out, err = run("predict", photos / "a.png", "--out", tmp_path / "m.png")
+    code, _, err = run("predict", photos / "a.png", "--out", tmp_path / "m.png")
     assert code == 0, err
     assert f"executed: native ({native.instruction_set()})" in out
     mask = Image.open(tmp_path / "m.png")
@@ -282,7 +282,7 @@ def test_size_feeds_the_model_at_another_side(run, photos, tmp_path):
 def test_quantize_and_eval_take_a_size(run, photos, tmp_path):
     argv = ["quantize", *TINY, "--method", "per-tensor", "--calibration", photos]
     assert run(*argv, "--size", 64, "--out", tmp_path / "q")[0] == 0
-    code, out, err = run(
+    code, _, err = run(
         *("eval", "--model", tmp_path / "q", "--size", 64, "--dataset", "samples"),
         *("--out", tmp_path / "r.json"),
     )
