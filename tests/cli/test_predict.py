@@ -249,7 +249,7 @@ def test_the_packed_model_of_the_package_is_the_default_and_runs_natively(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "vit-cod-w4a4").mkdir()  # somebody's own folder is not taken for the package's
-    code, _, err = run("predict", photos / "a.png", "--out", tmp_path / "m.png")
+    code, out, err = run("predict", photos / "a.png", "--out", tmp_path / "m.png")
     assert code == 0, err
     assert f"executed: native ({native.instruction_set()})" in out
     mask = Image.open(tmp_path / "m.png")
