@@ -38,6 +38,10 @@ def verb(
     return parser
 
 
+class Terminated(BaseException):
+    """A SIGTERM, on its way through the stack: what is half done is cleaned up, as by Ctrl-C."""
+
+
 def describe(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
     """Put examples into the help of a verb, and add `--json`."""
     lines = (f"  {parser.prog} {line}".rstrip() for line in examples)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from codtdq._version import __version__
+from codtdq.cli.common import Terminated
 from codtdq.cli.registry import COMMANDS, Verbs
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
@@ -25,10 +26,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-class Terminated(BaseException):
-    """A SIGTERM, on its way through the stack: what is half done is cleaned up, as by Ctrl-C."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
