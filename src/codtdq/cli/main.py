@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in args.imports:
             import_file(file)
         if argv is None:  # the process is this command's own
-            from codtdq.engine.cpu import keep_memory
+            from codtdq.native import keep_memory  # of the engine, without torch
 
             keep_memory(_kept_memory(args))
         return run(args) or 0

@@ -94,8 +94,8 @@ def _run(
         if "more than 1 value per channel" not in str(error):
             raise
         raise ConfigError(
-            f"a batch of {config.batch_size} at size {config.size} leaves a batch norm with one value "
-            "per channel; take a larger --batch or --size"
+            f"a batch of {config.batch_size} at size {config.size} leaves a batch norm with one "
+            "value per channel; take a larger --batch or --size"
         ) from error
     finally:
         torch.set_num_threads(threads)
