@@ -76,6 +76,7 @@ test-sanitize: $(VENV)/.test
 	cmake --build $(SANITIZED) --parallel
 	$(SANITIZER) $(PY) -c "from codtdq.engine import cpu; exit(cpu.unavailable_reason())"
 	$(SANITIZER) $(PY) -m pytest $(SPREAD) -p no:cacheprovider --capture=sys tests/engine/cpu \
+		tests/metrics/test_metrics_compiled.py \
 		--ignore=tests/engine/cpu/test_selftest.py --ignore=tests/engine/cpu/test_metrics.py
 	cmake --build $(SANITIZED) --target codtdq_static
 	for target in kernels programs; do $(PY) tests/fuzz/libfuzzer.py $$target --standalone --runs 5000 \

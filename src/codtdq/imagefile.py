@@ -121,7 +121,7 @@ def eight_bit(image: Image.Image, mode: str, name: object) -> NDArray[np.uint8]:
         raise DataError(f"{name}: 32-bit pixels have no fixed range; save the file with 8 bits")
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image, dtype=np.uint16) // 257).astype(np.uint8))
-    return np.array(image.convert(mode), dtype=np.uint8)
+    return np.array(image if image.mode == mode else image.convert(mode), dtype=np.uint8)
 
 
 def _reason(error: BaseException) -> str:

@@ -40,6 +40,19 @@ def open_library() -> ctypes.CDLL:
         raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
 
 
+def keep_memory(limit: int) -> bool:
+    """Let the process keep up to `limit` freed bytes, if the library is there and can do it."""
+    if os.environ.get(SWITCH) == "0":
+        return False
+    try:
+        library = open_library()
+        library.cod_keep_memory.argtypes = [ctypes.c_int64]
+    except (UnsupportedError, AttributeError):  # not built, or another version
+        return False
+    select_wanted(library)  # a wrong name is an error, whatever the command
+    return bool(library.cod_keep_memory(limit) == 0)
+
+
 def select_wanted(library: ctypes.CDLL) -> None:
     """Use the instruction set that the environment names, or say why that cannot be."""
     wish = os.environ.get(SWITCH, "")

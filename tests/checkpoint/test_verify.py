@@ -124,3 +124,8 @@ def test_signatures(copy, signers, tmp_path, capsys):
     assert main(["verify", str(copy)]) == 0
     capsys.readouterr()
     assert main(ask) == 2 and "no signature of" in capsys.readouterr().err
+
+
+def test_nothing_there_is_what_is_said(tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "gone")]) == 2
+    assert "gone: no such file or directory" in capsys.readouterr().err

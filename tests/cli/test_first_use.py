@@ -206,6 +206,12 @@ def test_a_training_goes_on_with_its_own_settings(run, tmp_path):
     assert code == 2 and "cannot resume" in err and "lr was" in err
 
 
+def test_going_on_with_a_training_that_is_not_there_begins_none(tmp_path, capsys):
+    assert main(["train", "--out", str(tmp_path / "typo"), "--resume"]) == 2
+    assert "holds no training run to go on with" in capsys.readouterr().err
+    assert not (tmp_path / "typo").exists()
+
+
 def test_ctrl_c_while_torch_is_loading_is_one_line(tmp_path):
     """The slow start of a verb lies behind the place where interrupts become one line."""
     code = (

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from codtdq import native
 from codtdq.cli import main as cli
-from codtdq.engine import cpu
 from codtdq.engine.cpu import library
 
 # frees large tensors between small ones that stay, and prints what the process still holds
@@ -30,7 +30,7 @@ print((held() - before) // 1000)
 
 def kept(verb, monkeypatch):
     limits = []
-    monkeypatch.setattr(cpu, "keep_memory", limits.append)
+    monkeypatch.setattr(native, "keep_memory", limits.append)
     monkeypatch.setattr(sys, "argv", ["codtdq", *verb])
     cli()
     return limits[0]

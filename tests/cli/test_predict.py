@@ -267,3 +267,24 @@ def test_a_setting_or_weights_mean_the_float_model(run, photos, tmp_path):
         code, _, err = run("predict", photos, *more, "--out", tmp_path / "m")
         assert code == 2 and "--checkpoint goes with" not in err
     assert "none.pth: no such checkpoint file" in err
+
+
+def test_size_feeds_the_model_at_another_side(run, photos, tmp_path):
+    argv = ["predict", photos, *TINY, "--seed", 0, "--out", tmp_path / "m"]
+    code, _, err = run(*argv, "--size", 33)
+    assert code == 2 and "multiples of" in err and not (tmp_path / "m").exists()
+    assert run(*argv, "--size", 64)[0] == 0
+    code, _, err = run(*argv, "--size", 96, "--resume")  # made at another size
+    assert code == 2 and "not made by this model with these settings" in err
+    assert run(*argv, "--size", 64, "--resume")[0] == 0
+
+
+def test_quantize_and_eval_take_a_size(run, photos, tmp_path):
+    argv = ["quantize", *TINY, "--method", "per-tensor", "--calibration", photos]
+    assert run(*argv, "--size", 64, "--out", tmp_path / "q")[0] == 0
+    code, _, err = run(
+        *("eval", "--model", tmp_path / "q", "--size", 64, "--dataset", "samples"),
+        *("--out", tmp_path / "r.json"),
+    )
+    assert code == 0, err
+    assert json.loads((tmp_path / "r.json").read_text())["settings"]["input_size"] == 64

@@ -154,3 +154,8 @@ def test_images_need_no_masks(make_folder: MakeFolder):
         open_images("nothing")
     with pytest.raises(DataError, match="read from disk"):
         open_images("NC4K")
+
+
+def test_a_folder_that_is_not_there_is_no_misspelt_data_set():
+    with pytest.raises(DataError, match="unknown data set 'nothere'; accepted"):
+        open_dataset("nothere")

@@ -118,6 +118,8 @@ def read_meta(directory: Path) -> dict[str, Any]:
             f"{directory} is {kind}; codtdq.load takes the directory that codtdq.save wrote"
         )
     path = directory / META
+    if not directory.exists():
+        raise CheckpointError(f"{directory}: no such file or directory")
     if not path.is_file():
         raise CheckpointError(
             f"{directory} is no codtdq checkpoint: it has no {META} (written by codtdq.save)"

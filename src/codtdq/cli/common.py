@@ -38,6 +38,10 @@ def verb(
     return parser
 
 
+class Terminated(BaseException):
+    """A SIGTERM, on its way through the stack: what is half done is cleaned up, as by Ctrl-C."""
+
+
 def describe(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
     """Put examples into the help of a verb, and add `--json`."""
     lines = (f"  {parser.prog} {line}".rstrip() for line in examples)
@@ -245,14 +249,19 @@ def opened_config(model: nn.Module, args: argparse.Namespace) -> QuantConfig | N
     )
 
 
-def opened_model(args: argparse.Namespace, *, state_dir: Path | None = None) -> nn.Module:
+def opened_model(
+    args: argparse.Namespace, *, size: int | None = None, state_dir: Path | None = None
+) -> nn.Module:
     """The model that the arguments name, quantized if they give a setting or the verb has one.
 
-    state_dir: where a method that takes long keeps what it has finished.
+    size: side of its input, if not its own. state_dir: where a method that takes long keeps what
+    it has finished.
     """
+    from codtdq.models.registry import feed_at
     from codtdq.resolve import open_model, quantize_for
 
     model = open_model(args.model, args.checkpoint, untrained=args.untrained, backend=args.backend)
+    feed_at(model, size)
     config = opened_config(model, args)
     if config is None:
         return model

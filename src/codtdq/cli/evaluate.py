@@ -11,6 +11,7 @@ from codtdq.cli.common import (
     add_dataset,
     add_model,
     add_postprocess,
+    add_size,
     add_threads,
     add_weights,
     describe,
@@ -38,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_model(parser)
     add_weights(parser)
+    add_size(parser)
     add_config(parser, None)
     add_threads(parser)
     add_calibration(parser)
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     if args.resume and not args.out:
         raise ConfigError("--resume needs --out: the state of a run is kept beside its result")
     use_threads(args)
-    model = opened_model(args)
+    model = opened_model(args, size=args.size)
     dataset = opened_dataset(args)
     state = f"{args.out}.partial" if args.out else None
     try:

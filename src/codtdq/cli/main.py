@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from codtdq._version import __version__
+from codtdq.cli.common import Terminated
 from codtdq.cli.registry import COMMANDS, Verbs
 from codtdq.errors import CodtdqError
 from codtdq.importing import import_file
@@ -25,10 +26,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-class Terminated(BaseException):
-    """A SIGTERM, on its way through the stack: what is half done is cleaned up, as by Ctrl-C."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -68,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in args.imports:
             import_file(file)
         if argv is None:  # the process is this command's own
-            from codtdq.engine.cpu import keep_memory
+            from codtdq.native import keep_memory  # of the engine, without torch
 
             keep_memory(_kept_memory(args))
         return run(args) or 0

@@ -11,6 +11,7 @@ from codtdq.cli.common import (
     add_config,
     add_model,
     add_postprocess,
+    add_size,
     add_threads,
     add_weights,
     describe,
@@ -50,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model(parser, default=f"{PACKED_MODEL}; {FLOAT_MODEL} if a setting or weights are given")
     parser.set_defaults(model=None)
     add_weights(parser)
+    add_size(parser)
     add_config(parser, None)
     add_threads(parser)
     add_calibration(parser)
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         return _to_stdout(args, sources, pictures)
     again = {"overwrite": args.overwrite, "resume": args.resume}
     check_files(sources, args.out, pictures, **again)  # before minutes of calibration
-    model = opened_model(args)
+    model = opened_model(args, size=args.size)
     try:
         written = predict_to_files(model, sources, args.out, pictures, **again)
     except KeyboardInterrupt:
@@ -188,7 +190,7 @@ def _to_stdout(args: argparse.Namespace, sources: list[Dataset], pictures: Pictu
             f"--out - writes one picture: give one image ({images} found), at most one of "
             "--overlay and --cutout, and no --json"
         )
-    model = opened_model(args)
+    model = opened_model(args, size=args.size)
     first = next(iter(pictures.drawn(model, sources[0][0].image)))
     sys.stdout.buffer.write(encoded(first[1]))
     sys.stdout.buffer.flush()

@@ -11,6 +11,7 @@ from codtdq.cli.common import (
     add_calibration,
     add_config,
     add_model,
+    add_size,
     add_weights,
     describe,
     opened_model,
@@ -31,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_model(parser, packed=False)
     add_weights(parser)
+    add_size(parser)
     add_config(parser, DEFAULT_METHOD)
     parser.add_argument("--out", required=True, metavar="DIR", help="directory to write")
     parser.add_argument(
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     if not args.resume:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        quantized = opened_model(args, state_dir=unfinished)
+        quantized = opened_model(args, size=args.size, state_dir=unfinished)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_kept(unfinished)) from None
     path = save(quantized, args.out)

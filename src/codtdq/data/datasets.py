@@ -159,7 +159,7 @@ def _unknown(spec: str) -> DataError:
     by_key = {name.lower(): name for name in names}
     # A bare split name ("test-easy") should find its full one as well.
     by_key.update({name.split("/", 1)[1]: name for name in names if "/" in name})
-    near = difflib.get_close_matches(spec.lower(), by_key, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(spec.lower(), by_key, n=1)
     hint = f" (did you mean {by_key[near[0]]!r}?)" if near else ""
     return DataError(
         f"unknown data set {spec!r}{hint}; accepted: {', '.join(names)}, or an existing folder"

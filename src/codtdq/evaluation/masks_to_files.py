@@ -195,6 +195,7 @@ def _mark(model: nn.Module, pictures: Pictures) -> str:
     return json.dumps(
         {
             "model": model_hash(model),
+            "input_size": info_of(model).input_size,
             "postprocess": pictures.postprocess or info_of(model).postprocess,
             "threshold": pictures.threshold,
         }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from codtdq.metrics import compiled
 from codtdq.metrics.pair import LEVELS, Pair
 
 
@@ -39,22 +40,35 @@ class Counts:
 
 def count(pair: Pair) -> Counts:
     """Build the histograms of a pair in one pass over the pixels."""
-    height, width = pair.mask.shape
-    ones = pair.mask.view(np.uint8)
-    per_row = np.add.reduce(ones, axis=1, dtype=np.uint32)
-    per_column = np.add.reduce(ones, axis=0, dtype=np.uint32)
-    split, box = (height, width), None
+    native = compiled.takes(pair.pred)
+    per_row, per_column = compiled.profiles(pair.mask) if native else _profiles(pair.mask)
+    split: tuple[int, int] = pair.mask.shape
+    box = None
     if per_row.any():
         split = (_centroid(per_row) + 1, _centroid(per_column) + 1)
         box = (*_extent(per_row), *_extent(per_column))
+    histograms = compiled.quarter_histograms if native else _quarter_histograms
+    quarters = histograms(pair.pred, pair.mask, split)
+    return Counts(quarters, quarters.sum(axis=0), split, box)
 
-    codes = np.multiply(ones, np.uint16(LEVELS), dtype=np.uint16)
-    np.add(codes, pair.pred, out=codes)
+
+def _profiles(mask: NDArray[np.bool_]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Return how many pixels of each row and of each column are true."""
+    ones = mask.view(np.uint8)
+    rows, columns = (np.add.reduce(ones, axis=axis, dtype=np.uint32) for axis in (1, 0))
+    return rows, columns
+
+
+def _quarter_histograms(
+    pred: NDArray[np.uint8], mask: NDArray[np.bool_], split: tuple[int, int]
+) -> NDArray[np.int64]:
+    """Return [4, 2, 256] pixels by quarter around the split point, by mask and by grey level."""
+    codes = np.multiply(mask.view(np.uint8), np.uint16(LEVELS), dtype=np.uint16)
+    np.add(codes, pred, out=codes)
     row, column = split
     parts = (codes[:row, :column], codes[:row, column:], codes[row:, :column], codes[row:, column:])
     quarters = np.stack([np.bincount(part.ravel(), minlength=2 * LEVELS) for part in parts])
-    quarters = quarters.reshape(4, 2, LEVELS).astype(np.int64, copy=False)
-    return Counts(quarters, quarters.sum(axis=0), split, box)
+    return quarters.reshape(4, 2, LEVELS).astype(np.int64, copy=False)
 
 
 def _centroid(profile: NDArray[np.uint32]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from codtdq.metrics import compiled
+
 MAX_REACH = 127  # 2 * reach^2 fits int16 and reach + 64 fits uint8
 BAND = 192  # columns handled together, so that the working set stays in the second-level cache
 CHECK_EVERY = 8  # steps between looks at whether all pixels are settled
@@ -13,10 +15,17 @@ CHECK_EVERY = 8  # steps between looks at whether all pixels are settled
 def squared_distance(mask: NDArray[np.bool_], reach: int) -> NDArray[np.int16]:
     """Return min(squared distance to the nearest true pixel, reach^2) of each pixel.
 
-    mask: [H, W], at least one pixel true. First the distance g along each row, then
-    d(y, x) = min over k of g(y + k, x)^2 + k^2 by shifting whole blocks of rows.
+    mask: [H, W], at least one pixel true.
     """
     assert 1 <= reach <= MAX_REACH and mask.any()
+    return (compiled.squared_distance if compiled.takes(mask) else _in_numpy)(mask, reach)
+
+
+def _in_numpy(mask: NDArray[np.bool_], reach: int) -> NDArray[np.int16]:
+    """Find the distance g along each row, then d(y, x) = min over k of g(y + k, x)^2 + k^2.
+
+    The minimum is taken by shifting whole blocks of rows.
+    """
     rows = np.flatnonzero(mask.any(axis=1))
     top, bottom = int(rows[0]), int(rows[-1]) + 1
     along_rows = _row_distance(mask[top:bottom], reach)

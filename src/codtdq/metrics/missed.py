@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from codtdq.metrics import compiled
+
 RADIUS = 3  # of the 7 x 7 Gaussian window
 SIGMA = 5.0
 WINDOW_NORM = 2 * RADIUS * RADIUS  # largest squared distance inside the Gaussian window
@@ -15,7 +17,8 @@ BLOCK = 32  # rows filtered together, so that the temporaries stay in cache
 
 # Centre and one side of the symmetric 1-D Gaussian; its outer product is the 7 x 7 kernel.
 _SIDE = [math.exp(-(k**2) / (2 * SIGMA**2)) for k in range(RADIUS + 1)]
-_WEIGHTS = tuple(weight / (2 * sum(_SIDE) - _SIDE[0]) for weight in _SIDE)
+_WEIGHTS = np.array([weight / (2 * sum(_SIDE) - _SIDE[0]) for weight in _SIDE])
+_WEIGHTS.setflags(write=False)
 
 
 def missed_error(
@@ -27,6 +30,15 @@ def missed_error(
     squared: [H, W] squared distance to the object. box: (top, bottom, left, right) in it.
     The mean sees each background pixel with the error of its nearest object pixel.
     """
+    if compiled.takes(deficit):
+        return compiled.missed_error(deficit, squared, box, _WEIGHTS)
+    return _in_numpy(deficit, squared, box)
+
+
+def _in_numpy(
+    deficit: NDArray[np.uint8], squared: NDArray[np.int16], box: tuple[int, int, int, int]
+) -> float:
+    """Do what `missed_error` says in numpy."""
     errors = np.pad(deficit, MARGIN)
     # Pixels off the image keep distance zero and error zero: the filter pads with zeros.
     distances = np.zeros(errors.shape, np.int16)

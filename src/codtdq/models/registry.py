@@ -77,9 +77,9 @@ class ModelInfo:
 
 def feed_at(model: nn.Module, size: int | None) -> None:
     """Have a registered model fed at another input size; None: at its own."""
-    info = getattr(model, "info", None)
-    assert isinstance(info, ModelInfo)
     if size is not None:
+        info = getattr(model, "info", None)
+        assert isinstance(info, ModelInfo)
         info.check_size(size, size)
         model.__dict__["info"] = replace(info, input_size=size)
 

@@ -204,7 +204,6 @@ def declare(library: Any) -> None:
     library.cod_isa.restype = library.cod_available.restype = c_char_p
     library.cod_select.argtypes = [c_char_p]
     library.cod_refusal.restype, library.cod_refusal.argtypes = c_char_p, [c_char_p]
-    library.cod_keep_memory.argtypes = [c_int64]
     library.cod_use_team.restype, library.cod_use_team.argtypes = None, [c_void_p]
     library.cod_quantize_groups.argtypes = [
         POINTER(Rows),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from codtdq import native
 from codtdq.engine.cpu.interface import ABI_VERSION, CONSTANTS, STRUCTURES, declare
 from codtdq.engine.cpu.program_interface import STRUCTURES as PROGRAM_STRUCTURES
 from codtdq.engine.cpu.program_interface import declare as declare_programs
@@ -98,8 +99,7 @@ def keep_memory(limit: int = 1 << 30) -> bool:
     the whole process: the commands of this package use it, the library never does by itself. A
     small limit does the opposite: nothing of that size is kept, and no holes stay between tensors.
     """
-    library = load()
-    return library is not None and library.cod_keep_memory(limit) == 0
+    return load() is not None and native.keep_memory(limit)
 
 
 disabled = acceleration.plain  # run the plain torch path inside

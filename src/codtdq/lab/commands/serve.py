@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from codtdq.cli.common import add_threads, describe, positive, use_threads
+from codtdq.cli.common import Terminated, add_threads, describe, positive, use_threads
 
 PHOTOGRAPHS = "vit-cod"  # the network that knows photographs; its quantized file is at hand
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         serve(args.model, args.host, args.port, limits, say=say)
-    except KeyboardInterrupt:  # the way to stop it
+    except (KeyboardInterrupt, Terminated):  # the ways to stop it
         say("stopped")
     finally:
         _leave_preparation()

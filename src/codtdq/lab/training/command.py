@@ -7,6 +7,7 @@ import dataclasses
 import signal
 from typing import Any
 
+from codtdq.errors import ConfigError
 from codtdq.lab.training.config import TrainConfig, load_config, parse_source
 from codtdq.lab.training.engine import run, train
 from codtdq.lab.training.session import TrainResult
@@ -119,6 +120,10 @@ def run_train(args: argparse.Namespace) -> TrainResult:
         config = load_config(saved)
         return run(
             dataclasses.replace(config, **_sources(args, config), **given), args.out, **session
+        )
+    if args.resume and not given and args.source is None:  # a mistyped folder, most likely
+        raise ConfigError(
+            f"{args.out} holds no training run to go on with; leave out --resume to begin one"
         )
     name, steps = given.pop("model", DEFAULT_MODEL), given.pop("steps", DEFAULT_STEPS)
     sources = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ def _run(
     saved = folder.open(config, resume=resume)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads)
+    importlib.import_module("scipy.fft")  # of scenes; once denormals are gone, NumPy warns of it
     # vanishing gradients of saturated attention are denormal, which costs a CPU several times over
     torch.set_flush_denormal(True)
     try:
@@ -88,6 +90,13 @@ def _run(
         with torch.random.fork_rng(devices=[]):
             session = Session(config, folder, saved)
             return session.run(stop_at, stop_after_minutes)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            f"a batch of {config.batch_size} at size {config.size} leaves a batch norm with one "
+            "value per channel; take a larger --batch or --size"
+        ) from error
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
