@@ -27,6 +27,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from codtdq.data import open_dataset
+from codtdq.environment import environment
 from codtdq.evaluation import evaluate
 from codtdq.evaluation.provenance import execution_of
 from codtdq.lab.bench.speed.machine import require_engine
@@ -122,6 +123,7 @@ def main() -> None:
             "metrics": {k: v for k, v in result.metrics.items() if k != "count"},
             "distance": float(distances.mean()),
             "execution": execution_of(model),
+            "environment": environment(),
             "bits": None if setting == "fp32" else describe(model)["bits"],
             "per_image": {key: [image[key] for image in result.per_image] for key in SCORES}
             | {"distance": [round(value, 6) for value in distances.tolist()]},
