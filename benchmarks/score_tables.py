@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from budget_tables import budget_cost, budgets
 from device_tables import roofline, triton
+from document_tables import document_table
 from page_blocks import BLOCK, main, table
 from score_rows import ROOT, Row, Scores, difference, rows
 
@@ -130,6 +132,33 @@ def plus_paired() -> str:
         for rival in rivals
     ]
     return table(["cod-tdq-plus against", *CASE_HEAD], lines)
+
+
+def plus_engine() -> str:
+    """cod-tdq-plus before whole multipliers, with them, and on the engine if it was run there."""
+    files = {
+        "simulated, E4M3 scales": "plus/former.jsonl",
+        "simulated": "plus/results.jsonl",
+        "native engine": "plus/engine.jsonl",
+    }
+    found = {
+        title: Scores(rows(file))
+        for title, file in files.items()
+        if (ROOT / "results" / file).exists()
+    }
+    lines = []
+    for title, scores in found.items():
+        cells = []
+        for model in SMALL:
+            seeds = scores.seeds("cod-tdq-plus", model)
+            spread = f" ({min(seeds):.4f} to {max(seeds):.4f})" if seeds else ""
+            cells.append(scores.mean("cod-tdq-plus", model) + spread)
+        lines.append([title, *cells])
+    *others, last = found
+    for other in others:
+        joined = [[found[k].joined("cod-tdq-plus", m) for k in (last, other)] for m in SMALL]
+        lines.append([f"{last} - {other}", *(difference(*pair)[0] for pair in joined)])
+    return table(["S of cod-tdq-plus", *SMALL], lines)
 
 
 def plus_standing() -> str:
@@ -305,6 +334,22 @@ def vit_cod_of(name: str) -> Callable[[], str]:
     return lambda: vit_cod_table(rows(f"vit-cod/{name}.jsonl"), titles, ["S", "wF", "MAE"])
 
 
+def vit_cod_variants() -> str:
+    """The paper's settings on photographs, with the paired difference of S to cod-tdq."""
+    base = {row["method"]: row for row in rows("vit-cod/results.jsonl")}["cod-tdq"]
+    lines = []
+    for row in rows("vit-cod/variants.jsonl"):
+        assert row["per_image"]["name"] == base["per_image"]["name"]
+        pair = (np.array(each["per_image"]["S"]) for each in (row, base))
+        bits = " / ".join(f"{row['bits'][kind]:.3g}" for kind in ("weight", "activation"))
+        native = "simulated" if row["execution"].startswith("simulated") else "native"
+        scores = [row["metrics"]["S"], row["metrics"]["wF"], row["metrics"]["MAE"], row["distance"]]
+        cells = [f"{value:.4f}" for value in scores]
+        lines.append([f"`{row['method']}`", native, bits, *cells, difference(*pair, 3)[0]])
+    head = ["setting", "execution", "bits W / A", "S", "wF", "MAE", "distance"]
+    return table([*head, "S against `cod-tdq` (95 %)"], lines, text_columns=2)
+
+
 def vit_cod_tokens() -> str:
     """What the inputs of the encoder's layers look like, means over its blocks."""
     layers = json.loads((ROOT / "results/vit-cod/tokens.json").read_text())["layers"]
@@ -423,6 +468,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "collapse": collapse,
     "plus-scores": plus_scores,
     "plus-paired": plus_paired,
+    "plus-engine": plus_engine,
     "plus-standing": plus_standing,
     "photographs": lambda: against_float("photographs/results.jsonl", SMALL),
     "segformer": lambda: against_float("segformer/results.jsonl", ("segformer-small",)),
@@ -435,8 +481,22 @@ TABLES: dict[str, Callable[[], str]] = {
     "vit-cod-scores": vit_cod,
     "vit-cod-tokens": vit_cod_tokens,
     "vit-cod-felt": vit_cod_felt,
-    "vit-cod-variants": vit_cod_of("variants"),
+    "vit-cod-variants": vit_cod_variants,
     "vit-cod-camosynth": vit_cod_of("camosynth"),
+    "budgets": budgets,
+    "budget-cost": budget_cost,
+    "runtime-cfrn": lambda: document_table(
+        "runtime", "speed/deployment.json", "cfrn", with_published=True
+    ),
+    "weights-cfrn": lambda: document_table(
+        "weights", "weights/cfrn.json", "cfrn", with_published=True
+    ),
+    "weights-cfrn-small": lambda: document_table(
+        "weights", "weights/cfrn-small.json", "cfrn-small"
+    ),
+    "weights-escnet-small": lambda: document_table(
+        "weights", "weights/escnet-small.json", "escnet-small"
+    ),
     "roofline": roofline,
     "score-throughput": score_throughput,
     "triton": triton,

@@ -9,9 +9,9 @@
         --picture docs/images/vit-cod-samples.png
 
 Settings are made here, those that need images with 32 of `--calibration`; `cod-tdq-plus` is the
-model of the package, or what `--packed` names. All run on the native engine, float in PyTorch;
-rows say how much was simulated. `distance` is the mean of
-|p - p of the float model| over the pixels of the network's input, averaged over images.
+model of the package, or what `--packed` names. Float runs in PyTorch, settings on the native
+engine, which must be there; what it does not execute is simulated, and rows say so. `distance` is
+the mean of |p - p of the float model| over the pixels of the network's input, averaged over images.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from codtdq.data import open_dataset
+from codtdq.environment import environment
 from codtdq.evaluation import evaluate
 from codtdq.evaluation.provenance import execution_of
+from codtdq.lab.bench.speed.machine import require_engine
 from codtdq.lab.mask_grid import MaskRow, mask_grid
 from codtdq.operators.record import describe
 from codtdq.resolve import open_config, open_model, quantize_for
@@ -48,7 +50,10 @@ def opened(setting: str, packed: str, calibration: str | None) -> nn.Module:
     config = open_config(model, name=setting)
     if config.needs_calibration and calibration is None:
         raise SystemExit(f"{setting} needs images: give --calibration")
-    return quantize_for(model, config, dataset=calibration, count=CALIBRATION_IMAGES, backend="cpu")
+    # "auto": a setting that no engine executes (the literal one) is simulated, and its row says so
+    return quantize_for(
+        model, config, dataset=calibration, count=CALIBRATION_IMAGES, backend="auto"
+    )
 
 
 def measured(model: nn.Module, dataset: str, limit: int | None) -> tuple[Any, Tensor]:
@@ -90,6 +95,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines; rows are added")
     args = parser.parse_args()
+    require_engine()
     if args.threads:
         torch.set_num_threads(args.threads)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +123,7 @@ def main() -> None:
             "metrics": {k: v for k, v in result.metrics.items() if k != "count"},
             "distance": float(distances.mean()),
             "execution": execution_of(model),
+            "environment": environment(),
             "bits": None if setting == "fp32" else describe(model)["bits"],
             "per_image": {key: [image[key] for image in result.per_image] for key in SCORES}
             | {"distance": [round(value, 6) for value in distances.tolist()]},

@@ -172,6 +172,26 @@ def test_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch):
         apply_method(net, "pq-sam", calibration, changes=QUICK, state_dir=tmp_path)
 
 
+def test_steps_of_one_image_ask_the_float_network_once_for_each(monkeypatch):
+    net, asked = small_net(), []
+    answer = pq_sam_tuning.OutputTuner._taught
+
+    def counted(self, batch):
+        asked.append(batch)
+        return answer(self, batch)
+
+    monkeypatch.setattr(pq_sam_tuning.OutputTuner, "_taught", counted)
+    settings = {"fast_steps": 9, "fast_batch": 1, "fast_rate": 1e-2}
+    kept = apply_method(net, "pq-sam", [images(4)], changes=settings)
+    assert len(asked) == 3 + 2 * 1  # three to learn from, one to judge by, before and after
+    monkeypatch.setattr(
+        pq_sam_tuning.OutputTuner, "_taught_once", lambda self, _, image: answer(self, image)
+    )
+    again = apply_method(net, "pq-sam", [images(4)], changes=settings)
+    for (name, value), other in zip(kept.state_dict().items(), again.state_dict().values()):
+        assert torch.equal(value, other), name
+
+
 def test_method_round_trip_batch_invariance_and_float_model(tmp_path):
     net, x = small_net(), images(3)
     before = copy.deepcopy(net.state_dict())

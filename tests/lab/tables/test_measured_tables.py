@@ -56,8 +56,9 @@ def test_runtime_beside_the_paper(tables_of):
         "RepQ-ViT",
         "IGQ-ViT",
         "COD-TDQ",
-        "dstg-only",
+        "DSTG only",
     ]
+    assert [section.title for section in table.sections] == ["", "Ours"]
     assert found["FP32"][:4] == [
         ("775.00", "775.40", ""),
         ("1.25", "29.40", ""),

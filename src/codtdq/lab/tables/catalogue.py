@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 OTHER = "Variants, controls and others"
 
-TITLES = {  # for methods of which every cell failed, so that no row brings a title
+TITLES = {  # where no row brings a title: timings, weights, methods of which every cell failed
     "fp32": "FP32",
     "w8a8": "W8A8 (naive)",
     "w4a8": "W4A8 (naive)",
@@ -41,15 +41,19 @@ TITLES = {  # for methods of which every cell failed, so that no row brings a ti
     "orq-vit": "ORQ-ViT",
     "token-bitwidth": "post-GELU",
     "fima-q": "FIMA-Q",
+    "fima-q-init": "FIMA-Q (start)",
     "igq-vit": "IGQ-ViT",
     "repq-vit": "RepQ-ViT",
     "pq-sam": "PQ-SAM",
     "ptq4sam": "PTQ4SAM",
+    "ptq4sam-s": "PTQ4SAM-S",
     "ahcptq": "AHCPTQ",
     "smoothquant": "SmoothQuant",
     "quartz": "QuaRTZ",
     "arcquant": "ARCQuant",
+    "dstg-only": "DSTG only",
     "cod-tdq": "COD-TDQ",
+    "cod-tdq-plus": "COD-TDQ plus",
 }
 
 

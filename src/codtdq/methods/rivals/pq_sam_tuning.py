@@ -138,6 +138,7 @@ class OutputTuner:
         self._generator = generator
         self._state = None if state_dir is None else state_dir / STATE_FILE
         self.thetas = [theta for op in operators for theta in op.thetas.values()]
+        self._wanted: dict[int, list[Tensor]] = {}  # the teacher's outputs, by training image
 
     def tune(self, train: Sequence[Any], held_out: Sequence[Any]) -> TuningResult:
         """Take all steps; keep the result only if it is better on the held-out batches."""
@@ -162,17 +163,20 @@ class OutputTuner:
         with torch.no_grad():
             for op in self.operators:
                 op.write(learning=False)
-            return sum(float(self._distance(batch)) for batch in batches) / max(len(batches), 1)
+            distances = [self._distance(batch, self._taught(batch)) for batch in batches]
+            return sum(map(float, distances)) / max(len(batches), 1)
 
     def _step(self, optimizer: torch.optim.Adam, step: int, train: Sequence[Any]) -> None:
         for group in optimizer.param_groups:
             group["lr"] = self.plan.rate_at(step)
         optimizer.zero_grad(set_to_none=True)
-        parts = _joined([train[index] for index in self._picks(step, len(train))])
+        picks = self._picks(step, len(train))
+        parts = _joined([train[index] for index in picks])
         for part in parts:
+            wanted = self._taught(part) if len(picks) > 1 else self._taught_once(picks[0], part)
             for op in self.operators:
                 op.write(learning=True)
-            (self._distance(part) / len(parts)).backward()
+            (self._distance(part, wanted) / len(parts)).backward()
         optimizer.step()
 
     def _picks(self, step: int, count: int) -> list[int]:
@@ -184,9 +188,18 @@ class OutputTuner:
             picks.append(int(order[index]))
         return picks
 
-    def _distance(self, batch: Any) -> Tensor:
+    def _taught(self, batch: Any) -> list[Tensor]:
+        """What the float network gives."""
         with torch.no_grad():
-            wanted = list(float_tensors(run_model(self.teacher, batch)))
+            return list(float_tensors(run_model(self.teacher, batch)))
+
+    def _taught_once(self, index: int, image: Any) -> list[Tensor]:
+        """The same for one training image, which a long run meets again in every epoch."""
+        if index not in self._wanted:
+            self._wanted[index] = self._taught(image)
+        return self._wanted[index]
+
+    def _distance(self, batch: Any, wanted: list[Tensor]) -> Tensor:
         found = list(float_tensors(run_model(self.student, batch)))
         if not wanted:
             raise CalibrationError("the model returns no float tensor; PQ-SAM tunes on its outputs")
