@@ -68,7 +68,7 @@ class Pool {
       places_ = helpers;
       ticket_.fetch_add(1, std::memory_order_release);
     }
-    wake_.notify_all();
+    for (int i = 0; i < helpers; i++) wake_.notify_one();  // a pool of many serves small jobs too
     work(job);
     {
       std::lock_guard<std::mutex> lock(mutex_);
