@@ -121,7 +121,7 @@ def faults() -> str:
         files = sorted({row["test"].partition("::")[0] for row in own})
         tried, lost = (sum(row[key] for row in own) for key in ("tried", "lost"))
         lines.append([fault, ", ".join(f"`{one}`" for one in files), f"{tried}", f"{lost}"])
-    return table(["fault", "tests", "tried", "lost"], lines)
+    return table(["fault", "tests", "tried", "lost"], lines, text_columns=2)
 
 
 TABLES = {"first mask": first_masks, "sizes": sizes, "fuzz": fuzz, "faults": faults}
