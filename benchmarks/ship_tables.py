@@ -1,4 +1,4 @@
-"""Write tables of docs/runtime.md and docs/security.md from results/runtime and results/fuzz.
+"""Write tables of docs/runtime.md and docs/security.md from results/runtime, fuzz and faults.
 
 python benchmarks/ship_tables.py            rewrite the pages
 python benchmarks/ship_tables.py --check    fail if a page and the rows differ
@@ -15,14 +15,21 @@ from page_blocks import main, table
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "runtime.md", ROOT / "docs" / "security.md")
-FIRST_MASK = ROOT / "results" / "runtime" / "cfrn.json"
+FIRST_MASKS = [ROOT / "results" / "runtime" / f"{model}.json" for model in ("cfrn", "escnet")]
+SIZES = ROOT / "results" / "runtime" / "sizes.json"
 FUZZ = ROOT / "results" / "fuzz" / "runs.jsonl"
+FAULTS = ROOT / "results" / "faults" / "runs.jsonl"
 FAILURES = ("tracebacks", "crashes", "hangs", "slow", "greedy", "bad refusals")
 
 
-def first_mask() -> str:
+def first_masks() -> str:
+    """A table for each network that was measured."""
+    return "\n".join(first_mask(path) for path in FIRST_MASKS if path.exists())
+
+
+def first_mask(path: Path) -> str:
     """Sizes, imports and first masks, and how much earlier than torch."""
-    found = json.loads(FIRST_MASK.read_text())
+    found = json.loads(path.read_text())
     machine, rows = found["machine"], found["rows"]
     base = next(row for row in rows if row["candidate"] == "torch FP32")
     lines = [
@@ -42,11 +49,31 @@ def first_mask() -> str:
     head += ["processor s", "against torch"]
     return (
         f"{found['model']}, {found['method']}, random weights, {found['threads']} thread"
-        f"{'s' * (found['threads'] > 1)}, after one process to warm up; "
+        f"{'s' * (found['threads'] > 1)}, the least of {found['runs']} process"
+        f"{'es' * (found['runs'] > 1)} after one to warm up; "
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]} before, torch "
         f"{machine['torch']}, ONNX Runtime {machine['onnxruntime']}, ours "
         f"{machine['native_instruction_set']}.\n\n" + table(head, lines)
     )
+
+
+def sizes() -> str:
+    """Bytes of exported files, beside parameters in FP32."""
+    lines = []
+    for row in json.loads(SIZES.read_text()):
+        program, onnx = (row["float_bytes"] / row[f"{kind}_bytes"] for kind in ("program", "onnx"))
+        lines.append(
+            [
+                row["model"],
+                f"{row['float_bytes'] / 1e6:.1f}",
+                f"{row['program_bytes'] / 1e6:.1f} ({program:.2f}x)",
+                f"{row['arena_bytes'] / 2**20:.1f}",
+                f"{row['onnx_bytes'] / 1e6:.1f} ({onnx:.2f}x)",
+                f"{row['onnx_deviation']['from_float']:.1e}",
+            ]
+        )
+    head = ["network", "FP32 MB", "program MB (smaller)", "memory of a run MiB"]
+    return table([*head, "portable ONNX MB (smaller)", "its masks differ by"], lines)
 
 
 def fuzz() -> str:
@@ -84,7 +111,20 @@ def _sums(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-TABLES = {"first mask": first_mask, "fuzz": fuzz}
+def faults() -> str:
+    """How often each fault was tried and lost something: of each test its last run."""
+    rows = [json.loads(line) for line in FAULTS.read_text().splitlines()]
+    last = {row["test"]: row for row in rows}.values()
+    lines = []
+    for fault in dict.fromkeys(row["fault"] for row in last):
+        own = [row for row in last if row["fault"] == fault]
+        files = sorted({row["test"].partition("::")[0] for row in own})
+        tried, lost = (sum(row[key] for row in own) for key in ("tried", "lost"))
+        lines.append([fault, ", ".join(f"`{one}`" for one in files), f"{tried}", f"{lost}"])
+    return table(["fault", "tests", "tried", "lost"], lines, text_columns=2)
+
+
+TABLES = {"first mask": first_masks, "sizes": sizes, "fuzz": fuzz, "faults": faults}
 
 
 def made(name: str) -> str:

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fault_tally import pytest_runtest_makereport, tally
+
+__all__ = ["browser", "pytest_runtest_makereport", "tally"]
+
 here = Path(__file__).parent
 sys.path[:0] = [str(here), str(here / "quantizer"), str(here / "evaluation")]
 

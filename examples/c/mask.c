@@ -80,14 +80,16 @@ int main(int count, char **words) {
     return 2;
   }
   if (!read_ppm(words[2], &picture)) {
-    fprintf(stderr, "mask: %s: no binary PPM picture of 8 bits\n", words[2]);
+    fprintf(stderr, "mask: %s: cannot be read as a binary PPM picture of 8 bits\n", words[2]);
     codtdq_close(network);
     return 2;
   }
   pixels = picture.height * picture.width;
   mask = malloc(pixels);
   code = !mask || codtdq_describe(network, 0, &shape) != CODTDQ_OK;
-  if (!code) {
+  if (code) {
+    fprintf(stderr, "mask: not enough memory for a mask\n");
+  } else {
     printf("%s, %s: input %lld x %lld, %lld bytes for a run\n", codtdq_text(network, "model"),
            codtdq_text(network, "method"), (long long)shape.input[2], (long long)shape.input[3],
            (long long)shape.arena_bytes);

@@ -106,6 +106,8 @@ def _decode(path: Path, mode: str, *, upright: bool = False) -> NDArray[np.uint8
     try:
         with Image.open(path) as image:
             return eight_bit(ImageOps.exif_transpose(image) if upright else image, mode, path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
     except PIL_ERRORS as error:
         raise DataError(
             f"{path}: cannot be decoded ({_reason(error)}); replace the file or remove it"

@@ -267,7 +267,8 @@ def test_json_that_is_no_header_is_refused(paper, text):
     refusal(paper)
 
 
-def test_a_single_changed_character_of_the_header_shows(paper):
+@pytest.mark.fault("a flipped bit of `codtdq.json`")
+def test_a_single_changed_character_of_the_header_shows(paper, tally):
     """Whatever bit of the JSON flips, the content is refused, or it is the same content."""
     text = (paper / "codtdq.json").read_bytes()
     wanted = json.loads(text)
@@ -278,6 +279,7 @@ def test_a_single_changed_character_of_the_header_shows(paper):
         flipped = bytearray(text)
         flipped[at] ^= 1 << bit
         (paper / "codtdq.json").write_bytes(bytes(flipped))
+        tally()
         try:
             assert codtdq.checkpoint.read_header(paper) == wanted
         except CheckpointError:

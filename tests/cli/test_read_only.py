@@ -61,6 +61,7 @@ COMMANDS = {
 
 
 @pytest.mark.slow
+@pytest.mark.fault("a read-only file system under a command that writes")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_says_so_in_one_line(name, read_only):
     before = sorted(path.name for path in read_only.rglob("*"))
@@ -72,6 +73,7 @@ def test_a_command_says_so_in_one_line(name, read_only):
 
 
 @pytest.mark.slow
+@pytest.mark.fault("a model in a read-only file system")
 def test_a_model_in_it_is_used(read_only, tmp_path):
     done = run(
         "predict", "--model", f"{read_only}/model", f"{read_only}/images", "--out", str(tmp_path)

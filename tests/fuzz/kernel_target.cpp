@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "codtdq_native.h"
+#include "time_limit.h"
 
 namespace {
 
@@ -464,6 +465,7 @@ std::vector<std::string> sets() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const std::vector<std::string> names = sets();
+  const fuzz::TimeLimit limit;
   Bytes bytes(data, size);
   if (cod_select(names[(size_t)bytes.below((int64_t)names.size())].c_str()) != COD_OK) abort();
   switch (bytes.below(11)) {

@@ -6,7 +6,9 @@
 programs: bytes as a program file, which is opened and run. kernels: bytes as the arguments of a
 call of the C interface. The engine is compiled with every instruction set of this processor. The
 corpus of programs begins with the valid files of `programs.py`; what raises coverage is kept in the
-folder, what fails, too. Without clang, --standalone runs the same target on random inputs.
+folder, what fails, too. An input may take five seconds of processor time. With --record a row is
+added for every part that came to its end. Without clang, --standalone runs the same target on
+random inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from campaign import next_number
 COMPILERS = ("clang++", "clang++-14", "clang++-16", "clang++-18")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 TARGETS = {"programs": "program_target", "kernels": "kernel_target"}
-# -timeout is of the wall clock: a busy machine gives a process a tenth of a processor
+PART = 100_000  # inputs of a row
+# -timeout is of the wall clock, for an input that waits; one that works ends by `time_limit.h`
 LIMITS = ("-timeout=60", "-rss_limit_mb=2048", "-len_control=0", "-print_final_stats=1")
 LONGEST = {"programs": 65536, "kernels": 600}  # bytes of an input
 
@@ -82,28 +85,38 @@ def valid_files(name: str, folder: Path) -> list[Path]:
     return sorted(folder.glob("*.codtdq"))
 
 
-def run(name: str, target: Path, folder: Path, runs: int, seed: int = 1) -> dict[str, int]:
+def run(
+    name: str, target: Path, folder: Path, first: int, runs: int, seed: int = 1
+) -> dict[str, float]:
     """Run a target of libFuzzer; its counts. What fails ends the script."""
     kept, valid = folder / f"kept-{name}-{seed}", folder / f"valid-{name}"
     for one in (kept, valid):
         one.mkdir(exist_ok=True)
     valid_files(name, valid)
-    words = [target, kept, valid, f"-runs={runs}", f"-seed={seed}", *LIMITS]
+    known = sum(1 for one in (kept, valid) for _ in one.iterdir())  # read again, no new inputs
+    # a seed of its own for every part, which would else repeat the choices of the last one
+    words = [target, kept, valid, f"-runs={known + runs}", f"-seed={seed * 1000 + first // PART}"]
+    words += LIMITS
     words.append(f"-max_len={LONGEST[name]}")
     done = subprocess.run(words, cwd=folder, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.stderr[-4000:] + f"\nlibfuzzer: {name} failed; its input is in {folder}")
     found = dict(re.findall(r"stat::(\w+):\s+(\d+)", done.stderr))
+    slowest = re.findall(r"slowest input: ([\d.]+) s", done.stderr)
     return {
-        "inputs": int(found["number_of_executed_units"]),
+        "first": first,
+        "inputs": int(found["number_of_executed_units"]) - known,
         "crashes": 0,
         "hangs": 0,
         "corpus": len(list(kept.iterdir())),
+        "slowest_seconds": float(slowest[-1]),
         "most_mib": int(found["peak_rss_mb"]),
     }
 
 
-def run_standalone(name: str, target: Path, folder: Path, first: int, runs: int) -> dict[str, int]:
+def run_standalone(
+    name: str, target: Path, folder: Path, first: int, runs: int
+) -> dict[str, float]:
     """Run a target by itself; its counts."""
     valid = folder / f"valid-{name}"
     valid.mkdir(exist_ok=True)
@@ -117,7 +130,7 @@ def run_standalone(name: str, target: Path, folder: Path, first: int, runs: int)
     )
     if done.returncode:
         sys.exit(done.stderr[-4000:] + f"\nlibfuzzer: {name} failed")
-    found: dict[str, int] = json.loads(done.stdout)
+    found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
@@ -143,16 +156,20 @@ def main() -> int:
     library = args.library or engine(folder / "engine", compiler, not args.standalone)
     target = build(args.target, folder, compiler, library, args.standalone)
     name = f"{args.target}, {'random' if args.standalone else 'libFuzzer'}"
-    if args.standalone:
-        first = next_number(args.record, name, args.seed) if args.record else 0
-        found = run_standalone(args.target, target, folder, first, args.runs)
-    else:
-        found = run(args.target, target, folder, args.runs, args.seed)
-    row = json.dumps({"target": name, "seed": args.seed, "first": 0, **found})
-    print(row)
-    if args.record:
-        with args.record.open("a", encoding="utf-8") as file:
-            file.write(row + "\n")
+    first = next_number(args.record, name, args.seed) if args.record else 0
+    end = first + args.runs
+    while first < end:
+        part = min(PART, end - first)
+        if args.standalone:
+            found = run_standalone(args.target, target, folder, first, part)
+        else:
+            found = run(args.target, target, folder, first, part, args.seed)
+        row = json.dumps({"target": name, "seed": args.seed, **found})
+        print(row, flush=True)
+        if args.record:
+            with args.record.open("a", encoding="utf-8") as file:
+                file.write(row + "\n")
+        first += part
     return 0
 
 

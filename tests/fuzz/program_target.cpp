@@ -7,6 +7,7 @@
 #include "image.h"
 #include "program_file.h"
 #include "sha256.h"
+#include "time_limit.h"
 
 namespace {
 
@@ -33,6 +34,7 @@ void seal(std::vector<uint8_t> &data) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+  const fuzz::TimeLimit limit;
   std::vector<uint8_t> data(bytes, bytes + size);
   seal(data);
   try {

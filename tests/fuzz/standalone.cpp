@@ -1,9 +1,7 @@
 // Runs a target of libFuzzer without libFuzzer: inputs by their number, which repeats one. Files on
 // the command line are changed in some bytes; without any, inputs are random bytes.
 //   target --first 0 --count 1000000 [FILE...]
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,28 +14,17 @@
 #include <string>
 #include <vector>
 
+#include "time_limit.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 extern "C" void __sanitizer_set_death_callback(void (*callback)(void));
 
 namespace {
 
-constexpr int kSlowest = 5;  // seconds of processor time that one input may take
 using Data = std::vector<uint8_t>;
 int64_t number = 0;
 
 void tell() { std::fprintf(stderr, "input %lld\n", (long long)number); }
-
-void hang(int) {
-  tell();
-  std::fprintf(stderr, "over %d s\n", kSlowest);
-  _Exit(1);
-}
-
-double seconds() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  return (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec;
-}
 
 long resident() {
   rusage used{};
@@ -90,27 +77,23 @@ int main(int count, char **words) {
       corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
   }
-  signal(SIGPROF, hang);
   __sanitizer_set_death_callback(tell);
+  std::signal(SIGABRT, [](int) { tell(); });  // of the time limit
   for (const Data &one : corpus) LLVMFuzzerTestOneInput(one.data(), one.size());
   const long valid = resident();
-  double slowest = 0;
-  const double began = seconds();
+  fuzz::slowest() = 0;
+  const double began = fuzz::processor_seconds();
   for (number = first; number < first + inputs; number++) {
     std::mt19937_64 draw((uint64_t)number);
     const Data data =
         corpus.empty() ? drawn(draw) : changed(corpus[(size_t)(draw() % corpus.size())], draw);
-    const itimerval limit = {{0, 0}, {kSlowest, 0}}, none = {};
-    const double before = seconds();
-    setitimer(ITIMER_PROF, &limit, nullptr);
     LLVMFuzzerTestOneInput(data.data(), data.size());
-    setitimer(ITIMER_PROF, &none, nullptr);
-    slowest = std::max(slowest, seconds() - before);
   }
   std::printf(
       "{\"first\": %lld, \"inputs\": %lld, \"crashes\": 0, \"hangs\": 0, \"slowest_seconds\": "
       "%.3f, "
       "\"valid_mib\": %ld, \"most_mib\": %ld, \"processor_seconds\": %.0f}\n",
-      (long long)first, (long long)inputs, slowest, valid, resident(), seconds() - began);
+      (long long)first, (long long)inputs, fuzz::slowest(), valid, resident(),
+      fuzz::processor_seconds() - began);
   return 0;
 }

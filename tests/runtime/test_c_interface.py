@@ -55,7 +55,7 @@ def test_the_example_says_what_is_wrong(exported, program, tmp_path):
     assert done.stderr.count("\n") == 1
     _, path = exported("cfrn-small")
     done = subprocess.run([program, path, __file__, "b"], capture_output=True, text=True)
-    assert done.returncode == 2 and "no binary PPM" in done.stderr
+    assert done.returncode == 2 and "cannot be read as a binary PPM" in done.stderr
 
 
 CALLS = r"""

@@ -7,7 +7,11 @@ and whole sums as the model does, in plain operators.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from codtdq.environment import install_hint
 from codtdq.errors import ConfigError, UnsupportedError
 from codtdq.evaluation.predict import info_of
 from codtdq.exporting.onnx_deviation import Deviation, measure_deviation
+from codtdq.exporting.onnx_graph import strip
 from codtdq.exporting.onnx_twins import exact_twin, float_twin
 from codtdq.exporting.onnx_weights import StoredWeight
 from codtdq.io import atomic_path
@@ -92,7 +97,7 @@ def export_onnx(
         "mean": " ".join(map(str, info.mean)),
         "std": " ".join(map(str, info.std)),
     }
-    _strip(document)
+    strip(document)
     onnx.helper.set_model_props(document, texts)
     onnx.checker.check_model(document)
     with atomic_path(path) as temporary:
@@ -139,8 +144,22 @@ class _Mask(nn.Module):
         return self._pick(self.network(image))
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what the exporter tells of its own packages; what matters is raised."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
 def _exported(model: nn.Module, info: ModelInfo, example: Tensor) -> Any:
-    with torch.no_grad(), plain():  # kernels of ours are no part of a graph
+    with torch.no_grad(), plain(), _quiet():  # kernels of ours are no part of a graph
         made = torch.onnx.export(
             _Mask(model, info).eval(),
             (example,),
@@ -153,15 +172,6 @@ def _exported(model: nn.Module, info: ModelInfo, example: Tensor) -> Any:
         )
     assert made is not None
     return made.model_proto
-
-
-def _strip(document: Any) -> None:
-    """Leave out what the exporter tells of the code that it saw: half of a small file."""
-    graph = document.graph
-    del document.metadata_props[:], graph.metadata_props[:], graph.value_info[:]
-    for one in [*graph.node, *graph.initializer, *graph.input, *graph.output]:
-        one.doc_string = ""
-        del one.metadata_props[:]
 
 
 def _exchange(document: Any, weights: dict[str, StoredWeight]) -> int:

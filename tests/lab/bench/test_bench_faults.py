@@ -14,6 +14,7 @@ from codtdq.metrics import MetricSuite
 GRID = {"methods": ["fp32"], "datasets": ["camosynth/test-easy"], "limit": 2, "workers": 1}
 
 
+@pytest.mark.fault("a damaged file of a benchmark")
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"5", b"\xff\xfe", b"[" * 10**5])
 def test_a_damaged_run_file_is_one_line(setting, tmp_path, content):
     run_accuracy(tmp_path, **GRID, **setting)
@@ -25,6 +26,7 @@ def test_a_damaged_run_file_is_one_line(setting, tmp_path, content):
     assert run_accuracy(tmp_path, resume=True, **GRID, **setting)[0]["status"] == "ok"
 
 
+@pytest.mark.fault("a full disk under the run file of a benchmark")
 def test_a_full_disk_leaves_a_whole_run_file(setting, tmp_path):
     """Or none: never one of 0 bytes, which would stop every later run in the folder."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -40,6 +42,7 @@ def test_a_full_disk_leaves_a_whole_run_file(setting, tmp_path):
     assert run_accuracy(tmp_path, **GRID, **setting)[0]["status"] == "ok"
 
 
+@pytest.mark.fault("a damaged file of a benchmark")
 @pytest.mark.parametrize("content", [b"5\n", b'{"a": 1}\n', b"\xff\n", b"[" * 10**5 + b"\n"])
 def test_a_damaged_row_is_one_line(setting, tmp_path, content):
     run_accuracy(tmp_path, **GRID, **setting)
@@ -50,6 +53,7 @@ def test_a_damaged_row_is_one_line(setting, tmp_path, content):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.fault("a benchmark killed after its last row")
 def test_what_a_run_left_that_was_killed_after_its_last_row_is_removed(setting, tmp_path):
     run_accuracy(tmp_path, **GRID, **setting)
     left = tmp_path / "state" / "test-bench__fp32__seed0__plain__fast"
@@ -59,6 +63,7 @@ def test_what_a_run_left_that_was_killed_after_its_last_row_is_removed(setting, 
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.fault("a damaged file of a benchmark")
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"{}", b'{"suite": 5}', b'{"suite": {"format": 1, "per_image": 5}}', b"\xff"],

@@ -20,6 +20,7 @@ from codtdq.lab.training.state import RunFolder
 pytestmark = pytest.mark.usefixtures("net")
 
 
+@pytest.mark.fault("a second training run on one folder")
 def test_a_second_run_on_one_folder_is_refused(config, tmp_path):
     out = tmp_path / "run"
     run(config, out, stop_at=2)
@@ -55,6 +56,7 @@ def alive(pid):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.fault("kill -9 of a trainer with two workers: none stays")
 def test_workers_end_with_a_killed_trainer(config, tmp_path):
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
@@ -121,6 +123,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.fault("a damaged file of a training run")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_damaged_files_are_one_line(config, tmp_path, damage):
     out = tmp_path / "run"
@@ -131,6 +134,7 @@ def test_damaged_files_are_one_line(config, tmp_path, damage):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.fault("a damaged file of a training run")
 @pytest.mark.parametrize(
     "line", [b"", b"5\n", b"[1]\n", b'{"a": 1}\n', b'{"step": "x"}\n', b"\xff\xfe\n", b"[" * 10**5]
 )
@@ -145,6 +149,7 @@ def test_a_damaged_log_loses_its_damaged_lines_only(config, tmp_path, line):
     assert RunFolder(out).rows() == rows
 
 
+@pytest.mark.fault("a full disk under the state of a training run")
 def test_a_full_disk_keeps_the_last_state(config, tmp_path):
     out = tmp_path / "run"
     run(config, out, stop_at=2)
