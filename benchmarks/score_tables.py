@@ -156,9 +156,18 @@ def plus_engine() -> str:
         lines.append([title, *cells])
     *others, last = found
     for other in others:
-        joined = [[found[k].joined("cod-tdq-plus", m) for k in (last, other)] for m in SMALL]
-        lines.append([f"{last} - {other}", *(difference(*pair)[0] for pair in joined)])
+        pairs = [_same_seeds(found[last], found[other], "cod-tdq-plus", model) for model in SMALL]
+        lines.append([f"{last} - {other}", *(difference(*pair)[0] for pair in pairs)])
     return table(["S of cod-tdq-plus", *SMALL], lines)
+
+
+def _same_seeds(first: Scores, second: Scores, method: str, model: str) -> list[np.ndarray]:
+    """S of every image by both, mean of the seeds that both have."""
+    found = [scores.images.get((method, model, None), {}) for scores in (first, second)]
+    seeds = sorted(found[0].keys() & found[1].keys())
+    if not seeds:
+        return [np.empty(0), np.empty(0)]
+    return [np.mean([np.concatenate(each[seed]) for seed in seeds], 0) for each in found]
 
 
 def plus_standing() -> str:
