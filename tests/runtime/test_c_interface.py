@@ -51,7 +51,7 @@ def test_the_example_says_what_is_wrong(exported, program, tmp_path):
     done = subprocess.run(
         [program, tmp_path / "bad.codtdq", "a", "b"], capture_output=True, text=True
     )
-    assert done.returncode == 2 and "no file of a program" in done.stderr
+    assert done.returncode == 2 and "not a program file" in done.stderr
     assert done.stderr.count("\n") == 1
     _, path = exported("cfrn-small")
     done = subprocess.run([program, path, __file__, "b"], capture_output=True, text=True)

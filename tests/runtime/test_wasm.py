@@ -164,7 +164,7 @@ def test_a_visitor_gets_the_mask_of_the_runtime(browser, address, program, tmp_p
     # a file of another kind is refused in one line, and the network stays
     browser.put_file("#program", tmp_path / "mine.png")
     end = time.monotonic() + 60
-    while "no file of a program" not in browser.text("#status"):
+    while "not a program file" not in browser.text("#status"):
         assert time.monotonic() < end, browser.text("#status")
         time.sleep(0.1)
     assert browser.text("#network").startswith("vit-cod")

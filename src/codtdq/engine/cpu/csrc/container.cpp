@@ -124,7 +124,8 @@ Container::Container(const uint8_t *data, size_t bytes) {
   uint64_t length = 0;
   for (int i = 0; i < 8 && bytes >= 8; i++) length |= (uint64_t)data[i] << (8 * i);
   if (bytes < 8 || length > kMostHeader || length > bytes - 8)
-    throw Refusal("it is no file of a program, or cut off (" + std::to_string(bytes) + " bytes)");
+    throw Refusal("it is not a program file, or it is cut off (" + std::to_string(bytes) +
+                  " bytes)");
   Header in(reinterpret_cast<const char *>(data) + 8, (size_t)length);
   const uint8_t *tensors_at = data + 8 + length;
   const int64_t room = (int64_t)(bytes - 8 - length);

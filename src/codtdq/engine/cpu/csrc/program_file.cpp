@@ -358,7 +358,7 @@ ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
     return found == metadata.end() ? std::string() : found->second;
   };
   if (text("format") != "codtdq-program")
-    throw Refusal("it is no file of a program; codtdq export --to program writes one");
+    throw Refusal("it is not a program file; codtdq export --to program writes one");
   if (text("version") != "1")
     throw Refusal("it has format version " + text("version").substr(0, 16) +
                   "; this runtime reads version 1: install the codtdq-runtime that fits");
