@@ -5,13 +5,14 @@ python benchmarks/speed_tables.py --check    fail if a page and the rows differ
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; NAME is a file of results/speed for the
 rows of `codtdq bench latency`, `NAME processes` for memory and the first mask, `kernels` for means,
-`identity` for the rows of benchmarks/identity.py.
+`identity` for the rows of benchmarks/identity.py, `in short` for what all files say together.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,51 @@ def latency(document: dict[str, Any]) -> str:
         if row["threads"] == threads[0] and "skipped" in row
     )
     return facts(document) + table(head, lines) + failed
+
+
+OURS = ("cod-tdq", "w4a8", "cod-tdq-plus")
+EIGHT_BITS = ("openvino-int8", "openvino-int8-bf16")
+NETWORKS = (
+    "cfrn",
+    "escnet",
+    "vit-cod",
+    "cfrn-small",
+    "escnet-small",
+    "cfrn-avx512-vnni",
+    "cfrn-avx2",
+)
+
+
+def in_short() -> str:
+    """One line for each network and setting: how often it runs while others run once."""
+    head = ["network", "setting", "MB", "threads", "PyTorch FP32"]
+    head += ["OpenVINO int8", "int8, bfloat16 between", "fastest other"]
+    lines = []
+    for path in filter(Path.exists, (ROWS / f"{name}.json" for name in NETWORKS)):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        held = document["rows"][0].get("held")
+        network = f"`{document['model']}`" + (f", all held to {held}" if held else "")
+        for setting, threads in product(OURS, (1, 2)):
+            rows = {row["candidate"]: row for row in document["rows"] if row["threads"] == threads}
+            if setting in rows:
+                size = _megabytes(rows[setting])
+                lines.append(
+                    [network, f"`{setting}`", size, str(threads), *_against(rows, setting)]
+                )
+    return table(head, lines, text_columns=2)
+
+
+def _against(rows: dict[str, Any], setting: str) -> list[str]:
+    """Ratios: against FP32, int8 of both kinds, and the fastest of all others."""
+    own = rows[setting]["wall_ms"]["median"]
+    others = {
+        name: row["wall_ms"]["median"] / own
+        for name, row in rows.items()
+        if "wall_ms" in row and not row.get("precision", "").startswith("W")
+    }
+    fastest = min(others, key=lambda name: others[name])
+    ratios = [f"{others[name]:.2f}x" if name in others else "-" for name in ("fp32", *EIGHT_BITS)]
+    return [*ratios, f"{others[fastest]:.2f}x ({fastest})"]
 
 
 def processes(document: dict[str, Any]) -> str:
@@ -146,6 +192,8 @@ def _ratio(row: dict[str, Any] | None) -> str:
 
 def made(name: str) -> str:
     """The block of a name."""
+    if name == "in short":
+        return in_short()
     file, _, kind = name.partition(" ")
     document = json.loads((ROWS / f"{file}.json").read_text(encoding="utf-8"))
     if "identity" in document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
@@ -76,8 +77,9 @@ def run(args: argparse.Namespace) -> int:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        serve(args.model, args.host, args.port, limits, say=say)
-    except (KeyboardInterrupt, Terminated):  # the ways to stop it
+        # it ends by a signal only; one that whoever began us ignores raises nothing
+        with contextlib.suppress(KeyboardInterrupt, Terminated):
+            serve(args.model, args.host, args.port, limits, say=say)
         say("stopped")
     finally:
         _leave_preparation()
