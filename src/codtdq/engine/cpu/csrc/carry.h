@@ -80,7 +80,7 @@ struct Carry {
     Isa::store(low, out.least + at);
   }
 
-  // Whole groups of 32. Magnitudes are not looked at: a product with zero tells what is not finite.
+  // Groups of 32, padded if short. Magnitudes are not looked at: a product with zero tells what is not finite.
   COD_INLINE void spans_of_32(const GroupBlock &block, int at, const CarryPlan &plan,
                               GroupSteps &out) {
     Floats wrong{}, found[2];
@@ -292,8 +292,7 @@ struct Carry {
     if (block.lanes < 1) return;
     if (plan.projected) return projected(block, plan, out);
     __builtin_memset(out.bounded, 0, sizeof out.bounded);
-    bool whole = plan.range.spec.group == 32;
-    for (int l = 0; l < block.lanes; l++) whole &= block.valid[l] == 32;
+    const bool whole = plan.range.spec.group == 32;  // padding changes no extreme: zero is in it
     for (int at = 0; at < block.lanes; at += W) {
       if (plan.asymmetric)
         whole ? spans_of_32(block, at, plan, out) : spans_of(block, at, plan, out);
@@ -385,7 +384,7 @@ struct Carry {
     return joined(parts);
   }
 
-  // Of the first two multipliers, whole groups of 32: how much the second one's squared errors
+  // Of the first two multipliers, groups of 32: how much the second one's squared errors
   // exceed those of the first, in squares of the first one's step. Sums in any order, and codes
   // next to a tie may be off by one: less than 32 * 2^-16 off. The first clips nothing, or its
   // errors are the same. smaller: the second step divided by the first.
@@ -424,13 +423,13 @@ struct Carry {
 
   static void try_groups(const GroupBlock &block, const float *units, const CarryPlan &plan,
                          const CarryTable &table) {
-    bool whole = plan.range.spec.group == 32 && plan.trials == 2 && plan.zero_weight == 0.0f;
-    for (int l = 0; l < block.lanes; l++) whole &= block.valid[l] == 32;
+    // short groups are padded with zeros, which have no error under any step
+    const bool quick = plan.range.spec.group == 32 && plan.trials == 2 && plan.zero_weight == 0.0f;
     for (int at = 0; at < block.lanes; at += W) {
       const int count = block.lanes - at < W ? block.lanes - at : W;
       const Floats unit = values(units + at, count), first = values(table.m + at, count);
       const Floats inverse = values(table.inverse + at, count);
-      if (whole) {
+      if (quick) {
         const Floats m = Isa::max(first - 1.0f, Isa::all(1.0f));
         const Floats other = 1.0f / (m * unit);
         const Floats more = second_less_first(block, at, table, inverse, other, m / first);
