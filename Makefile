@@ -57,17 +57,17 @@ demo: $(VENV)/.base
 # A process for each core; of the others' tests those that are left are taken over.
 SPREAD := -n auto --dist worksteal
 
-# A process for each core, one thread each; a file stays in one process, with its fixtures.
+# A process for each core; a file stays in one process, with its fixtures.
 test: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
+	$(PY) -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(PY) -m pytest -m slow
 
 # The Triton kernels without a GPU: their numbers in the interpreter, their machine code offline.
 test-gpu: $(VENV)/.gpu
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PY) -m pytest $(SPREAD) -m gpu tests/engine/triton/interpreted
-	OMP_NUM_THREADS=1 $(PY) -m pytest $(SPREAD) -m gpu tests/engine/triton/compiled
+	TRITON_INTERPRET=1 $(PY) -m pytest $(SPREAD) -m gpu tests/engine/triton/interpreted
+	$(PY) -m pytest $(SPREAD) -m gpu tests/engine/triton/compiled
 
 # Without the first check, a library that does not load would only skip the tests. Left out: a test
 # that compiles a program of its own, and one of metrics, which takes long.

@@ -1,5 +1,6 @@
 """Shared by all tests: helper modules can be imported by their plain name; one browser."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 from fault_tally import pytest_runtest_makereport, tally
 
 __all__ = ["browser", "pytest_runtest_makereport", "tally"]
+
+# Before torch is imported: its float sums depend on its threads, and some tests compare bits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 here = Path(__file__).parent
 sys.path[:0] = [str(here), str(here / "quantizer"), str(here / "evaluation")]
