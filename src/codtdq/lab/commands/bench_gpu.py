@@ -17,6 +17,7 @@ OF_THE_CPU = (
     "hold",
     "accuracy",
     "dataset",
+    "quantized",
     "data_root",
     "calibration",
     "calibration_images",

@@ -41,6 +41,7 @@ def register(kinds: Any) -> None:
             "--model escnet --untrained --compare torch.compile,onnxruntime,openvino --profile",
             "--model cfrn-small --compare all --accuracy 96 --figure tradeoff.png",
             "--model cfrn --untrained --compare openvino-int8 --hold avx512-vnni",
+            "--model vit-cod --methods w4a8 --quantized vit-cod-w4a4 --accuracy 40",
             "--model birefnet-lite --untrained --size 512 --memory",
             "--backend triton",
         ],
@@ -53,6 +54,14 @@ def register(kinds: Any) -> None:
         metavar="P,..",
         help="any of `codtdq list methods`, beside fp32; what the engine does not take is "
         f"simulated and its row says so (default {','.join(DEFAULT_METHODS)})",
+    )
+    parser.add_argument(
+        "--quantized",
+        type=words,
+        default=[],
+        metavar="DIR,..",
+        help="quantized models of this network that are there already: directories, or names of "
+        "those that come with the package",
     )
     parser.add_argument("--batch", type=positive_numbers, metavar="N,..", help="default 1")
     add_size(parser)
@@ -189,6 +198,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     with prepared(
         model,
         args.methods or DEFAULT_METHODS,
+        quantized=args.quantized,
         checkpoint=args.checkpoint,
         untrained=args.untrained,
         write_fp32=True,

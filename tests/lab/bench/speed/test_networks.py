@@ -3,6 +3,7 @@
 import pytest
 import tiny_model
 
+import codtdq
 from codtdq.engine.cpu import library
 from codtdq.errors import CodtdqError, ConfigError, UnsupportedError
 from codtdq.lab.bench.speed import competitors, fresh_process
@@ -160,6 +161,27 @@ def test_unknown_methods_fail_before_anything_is_built(engine):
             pass
     with pytest.raises(ConfigError, match="--untrained"):
         with prepared("cfrn", ["cod-tdq"]):
+            pass
+
+
+def test_a_quantized_model_that_is_there_is_timed_beside_the_methods(engine, tmp_path):
+    with prepared(tiny_model.NAME, ["cod-tdq"], untrained=True) as subjects:
+        own = codtdq.save(subjects.members["cod-tdq"].model, tmp_path / "own")
+    with prepared(tiny_model.NAME, ["w4a4"], quantized=[str(own)], untrained=True) as subjects:
+        rows = run_latency(subjects, seconds=0)["rows"]
+    assert [row["candidate"] for row in rows] == ["fp32", "w4a4", "own"]
+    assert rows[-1]["weight_bytes"] == sum(file.stat().st_size for file in own.iterdir())
+    assert rows[-1]["execution"] == rows[1]["execution"]
+
+
+def test_quantized_models_of_other_networks_are_refused(engine, tmp_path):
+    with pytest.raises(ConfigError, match="vit-cod-w4a4 is a vit-cod; accepted"):
+        with prepared(tiny_model.NAME, [], quantized=["vit-cod-w4a4"], untrained=True):
+            pass
+    with prepared(tiny_model.NAME, ["cod-tdq"], untrained=True) as subjects:
+        own = codtdq.save(subjects.members["cod-tdq"].model, tmp_path / "cod-tdq")
+    with pytest.raises(ConfigError, match="another row has the name cod-tdq"):
+        with prepared(tiny_model.NAME, [], quantized=[str(own)], untrained=True):
             pass
 
 

@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.api import config, load, save
+from codtdq.checkpoint.store import read_header
 from codtdq.data import open_images
 from codtdq.engine import backend_of
+from codtdq.errors import ConfigError
 from codtdq.evaluation.calibration import CalibrationImages
 from codtdq.lab.bench.speed.competitors import Calibration
 from codtdq.lab.bench.speed.machine import require_engine
-from codtdq.methods import method_info
+from codtdq.methods import list_methods, method_info
 from codtdq.models import model_info
 from codtdq.models.registry import feed_at
-from codtdq.models.weights import save_weights
+from codtdq.models.weights import packed_checkpoint, save_weights
 from codtdq.operators.record import is_quantized, record_of
 from codtdq.resolve import CALIBRATION_SPLIT, open_model, quantize_for
 
@@ -35,10 +37,10 @@ SHOWN = "camosynth/val"  # what a timed pass sees: images that nobody was calibr
 class Subject:
     """One network under test: in memory, and the file or directory that holds it."""
 
-    name: str  # method
+    name: str  # method, or that of a quantized model
     model: nn.Module
     path: Path
-    build_seconds: float = 0.0  # to quantize, write and load
+    build_seconds: float = 0.0  # to quantize, write and load; of a quantized model to load
 
     @property
     def execution(self) -> str:
@@ -65,7 +67,7 @@ class Subject:
 
 @dataclass
 class Subjects:
-    """FP32 first, then the methods."""
+    """FP32 first, then the methods, then quantized models."""
 
     architecture: str
     input_size: int
@@ -101,6 +103,7 @@ def prepared(
     architecture: str,
     methods: Sequence[str],
     *,
+    quantized: Sequence[str] = (),
     checkpoint: str | Path | None = None,
     untrained: bool = False,
     write_fp32: bool = False,
@@ -113,6 +116,7 @@ def prepared(
 ) -> Iterator[Subjects]:
     """Quantize by every method, write, load on the native engine; files live as long as the block.
 
+    quantized: directories of quantized models that are there, or names of those of the package.
     write_fp32: also write the float checkpoint, for measurements that begin with a file.
     native: the engine is needed; False where only the files count.
     budget: of methods that reconstruct; "least" where only times and sizes count.
@@ -122,6 +126,7 @@ def prepared(
         require_engine()
     for method in methods:
         method_info(method)  # an unknown name fails before anything is built
+    stored = _stored(architecture, quantized)
     with tempfile.TemporaryDirectory(prefix="codtdq-speed-") as folder:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -135,7 +140,7 @@ def prepared(
             if method != BASELINE:
                 begin = time.perf_counter()
                 settings = config(method, model=model)
-                quantized = quantize_for(
+                made = quantize_for(
                     model,
                     settings,
                     dataset=calibration,
@@ -143,12 +148,11 @@ def prepared(
                     count=calibration_images,
                     budget=budget,
                 )
-                directory = save(quantized, Path(folder) / method)
-                del quantized
-                loaded = load(directory)
-                feed_at(loaded, size)
-                seconds = time.perf_counter() - begin
-                members[method] = Subject(method, loaded, directory, seconds)
+                directory = save(made, Path(folder) / method)
+                del made
+                members[method] = _loaded(method, directory, size, begin)
+        for name, directory in stored.items():
+            members[name] = _loaded(name, directory, size, time.perf_counter())
         yield Subjects(
             architecture,
             size or model_info(architecture).input_size,
@@ -159,6 +163,26 @@ def prepared(
             calibration,
             data_root,
         )
+
+
+def _loaded(name: str, directory: Path, size: int | None, begin: float) -> Subject:
+    model = load(directory)
+    feed_at(model, size)
+    return Subject(name, model, directory, time.perf_counter() - begin)
+
+
+def _stored(architecture: str, quantized: Sequence[str]) -> dict[str, Path]:
+    """Directories by the name of a row; those of other networks are refused."""
+    found = {}
+    for spec in quantized:
+        directory = packed_checkpoint(spec)
+        own = read_header(directory)["architecture"]
+        if own != architecture:
+            raise ConfigError(f"{spec} is a {own}; accepted: quantized models of {architecture}")
+        if directory.name in found or directory.name in list_methods():
+            raise ConfigError(f"{spec}: another row has the name {directory.name}; rename it")
+        found[directory.name] = directory
+    return found
 
 
 def is_trained(architecture: str, checkpoint: str | Path | None) -> bool:
