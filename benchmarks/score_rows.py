@@ -12,6 +12,9 @@ import numpy as np
 from paired_seeds import interval
 
 ROOT = Path(__file__).parents[1]
+SMALL = ("cfrn-small", "escnet-small")
+CASES = [(model, stress) for model in SMALL for stress in (None, "outliers")]
+CASE_HEAD = ["cfrn-small", "with outliers", "escnet-small", "with outliers"]
 Row = dict[str, Any]
 
 
