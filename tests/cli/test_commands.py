@@ -9,26 +9,12 @@ import torch
 from PIL import Image
 
 import codtdq
-from codtdq.cli import main
 from codtdq.engine import cpu as native
 from small_nets import simulate
 
 NAMED = ["--model", tiny_model.NAME]
 TINY = [*NAMED, "--untrained"]
 PAPER = [*NAMED, "--method", "cod-tdq"]
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main([str(a) for a in argv])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

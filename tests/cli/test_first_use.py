@@ -19,18 +19,6 @@ FAST = ["--calibration-images", 2]
 
 
 @pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main([str(a) for a in argv])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def photos(tmp_path):
     """A folder of plain JPGs: no masks, no layout."""
     codtdq.data.export_synth("test-easy", tmp_path / "set", 3, 40)

@@ -19,18 +19,6 @@ TINY = ["--model", tiny_model.NAME, "--untrained"]
 
 
 @pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main([str(a) for a in argv])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def photos(tmp_path):
     """Three photographs, as PNG."""
     codtdq.data.export_synth("test-easy", tmp_path / "set", 3, 40)

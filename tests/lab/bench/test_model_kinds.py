@@ -1,6 +1,7 @@
 """`codtdq bench weights` and `operators`: known statistics, counts by family, and the commands."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -16,16 +17,9 @@ from small_nets import small_net
 
 
 @pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main(["bench", *map(str, argv)])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Call `codtdq bench`."""
+    return partial(run, "bench")
 
 
 def test_statistics_of_a_planted_weight():

@@ -1,20 +1,11 @@
 """`codtdq table`, as a user types it."""
 
-import pytest
+from functools import partial
 
-from codtdq.cli import main
+import pytest
 
 
 @pytest.fixture
-def run(capsys):
-    """Call the command: (exit code, what it printed, its errors)."""
-
-    def call(*argv):
-        try:
-            code = main(["table", *(str(a) for a in argv)])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Call `codtdq table`."""
+    return partial(run, "table")

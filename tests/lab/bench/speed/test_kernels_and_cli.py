@@ -1,6 +1,7 @@
 """Operators at the shapes of the networks, and the commands as a user types them."""
 
 import json
+from functools import partial
 
 import pytest
 import tiny_model
@@ -8,7 +9,6 @@ import torch
 from torch import nn
 
 import codtdq
-from codtdq.cli import main
 from codtdq.environment import install_hint
 from codtdq.errors import ConfigError
 from codtdq.lab.bench.speed import competitors, kernels
@@ -19,16 +19,9 @@ TINY = ["--model", tiny_model.NAME, "--untrained", "--threads", "1", "--seconds"
 
 
 @pytest.fixture
-def run(capsys):
-    def call(*argv):
-        try:
-            code = main(["bench", *map(str, argv)])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Call `codtdq bench`."""
+    return partial(run, "bench")
 
 
 @pytest.fixture
