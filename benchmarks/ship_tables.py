@@ -19,6 +19,7 @@ FIRST_MASKS = [ROOT / "results" / "runtime" / f"{model}.json" for model in ("cfr
 SIZES = ROOT / "results" / "runtime" / "sizes.json"
 FUZZ = ROOT / "results" / "fuzz" / "runs.jsonl"
 FAULTS = ROOT / "results" / "faults" / "runs.jsonl"
+BROKEN = ROOT / "results" / "faults" / "broken.jsonl"
 FAILURES = ("tracebacks", "crashes", "hangs", "slow", "greedy", "bad refusals")
 
 
@@ -94,9 +95,10 @@ def _sums(rows: list[dict[str, Any]]) -> list[str]:
     def shown(*keys: str) -> str:
         return f"{total(*keys):,}" if any(key in row for row in rows for key in keys) else "-"
 
-    slowest = max(
-        (row["slowest_seconds"] for row in rows if "slowest_seconds" in row), default=None
-    )
+    timed = [row for row in rows if "slowest_seconds" in row]
+    slowest = f"{max(row['slowest_seconds'] for row in timed):.2f}" if timed else "-"
+    if timed and len(timed) < len(rows):  # rows of before inputs were timed
+        slowest += f" (of {sum(row['inputs'] for row in timed):,})"
     grown = max((row["most_grown_mib"] for row in rows if "most_grown_mib" in row), default=None)
     valid = max(row.get("valid_mib", 0) for row in rows)
     most = max(row.get("most_mib", 0) for row in rows)
@@ -106,7 +108,7 @@ def _sums(rows: list[dict[str, Any]]) -> list[str]:
         shown("accepted"),
         shown("built and run", "run"),
         f"{total(*FAILURES):,}",
-        "-" if slowest is None else f"{slowest:.2f}",
+        slowest,
         memory,
     ]
 
@@ -124,7 +126,24 @@ def faults() -> str:
     return table(["fault", "tests", "tried", "lost"], lines, text_columns=2)
 
 
-TABLES = {"first mask": first_masks, "sizes": sizes, "fuzz": fuzz, "faults": faults}
+def found() -> str:
+    """What went wrong once and its tests; the changes of the source that they were seen to tell."""
+    sys.path.append(str(ROOT / "tests" / "faults"))
+    from causes import CAUSES
+
+    seen = {json.loads(line)["when"] for line in BROKEN.read_text().splitlines()}
+    lines = [
+        [
+            cause.what,
+            ", ".join(f"`{test}`" for test in cause.tests),
+            "; ".join(one.when for one in cause.breaks if one.when in seen) or "-",
+        ]
+        for cause in CAUSES
+    ]
+    return table(["what went wrong", "tests", "seen to fail when"], lines, text_columns=3)
+
+
+TABLES = {"found": found, "first mask": first_masks, "sizes": sizes, "fuzz": fuzz, "faults": faults}
 
 
 def made(name: str) -> str:

@@ -41,6 +41,31 @@ def test_atomic_path_shows_the_old_file_until_the_block_ends(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):
+    """The file is synced, then renamed, then its folder is synced: no crash leaves 0 bytes."""
+    done = []
+
+    def watched(name, target):
+        real = getattr(os, name)
+
+        def call(*args, **kwargs):
+            done.append((name, target(*args)))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    def synced(handle):
+        return Path(os.readlink(f"/proc/self/fd/{handle}"))
+
+    watched("fsync", synced)
+    watched("replace", lambda old, new: (Path(old), Path(new)))
+    with atomic_path(tmp_path / "a") as temporary:
+        temporary.write_bytes(b"x")
+    renamed = ("replace", (temporary, tmp_path / "a"))
+    assert done == [("fsync", temporary), renamed, ("fsync", tmp_path)]
+
+
 def test_atomic_path_removes_the_temporary_file_when_the_rename_fails(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError), atomic_path(tmp_path / "folder") as temporary:

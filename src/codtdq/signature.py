@@ -30,6 +30,7 @@ def check_signature(data: bytes, proof: Path, signers: str | Path, identity: str
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CheckpointError(f"ssh-keygen cannot check {proof}: {error}") from error
     if done.returncode:
-        said = printable((done.stdout + done.stderr).decode(errors="replace"))[:_LONGEST]
+        words = (done.stdout + done.stderr).decode(errors="replace").split()
+        said = printable(" ".join(words))[:_LONGEST]
         raise CheckpointError(f"{proof} is no signature of {identity!r}: {said}")
     return identity

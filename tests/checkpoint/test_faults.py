@@ -235,6 +235,7 @@ import sys, codtdq, torch
 sys.path.insert(0, {tests!r})
 from small_nets import small_net, simulate
 models = [simulate(small_net(seed=s), "cod-tdq") for s in (0, 1)]
+codtdq.save(models[0], sys.argv[1])  # who is told that it runs finds a checkpoint
 print("ready", flush=True)
 while True:
     for model in models:
@@ -256,12 +257,14 @@ def test_kill_at_random_moments(tmp_path, tally):
         child = subprocess.Popen(
             [sys.executable, "-c", SAVING.format(tests=tests), str(path)], stdout=subprocess.PIPE
         )
-        assert child.stdout.readline() == b"ready\n"
-        for _ in range(5):  # several looks at a busy folder, then the end of its writer
-            time.sleep(0.02 + 0.2 * float(torch.rand(1, generator=delay)))
-            assert whole(path, wanted)
-        child.kill()
-        child.wait()
+        try:
+            assert child.stdout.readline() == b"ready\n"
+            for _ in range(5):  # several looks at a busy folder, then the end of its writer
+                time.sleep(0.02 + 0.2 * float(torch.rand(1, generator=delay)))
+                assert whole(path, wanted)
+        finally:
+            child.kill()
+            child.wait()
         tally()
         assert whole(path, wanted)
 
@@ -319,7 +322,6 @@ def test_two_processes_on_one_folder(tmp_path, tally):
     try:
         for writer in writers:
             assert writer.stdout.readline() == b"ready\n"
-        time.sleep(0.3)
         for _ in range(50):
             tally()
             assert whole(path, wanted)

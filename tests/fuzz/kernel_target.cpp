@@ -20,6 +20,7 @@
 namespace {
 
 constexpr int64_t kLongest = 1 << 16;  // elements of a buffer
+constexpr int64_t kSmallSide = 18;     // channels: a vector of 16, and what is left of one
 
 // The bytes of an input as numbers; zeros behind their end.
 class Bytes {
@@ -28,6 +29,11 @@ class Bytes {
   uint8_t next() { return left_ ? (left_--, *data_++) : 0; }
   bool flip() { return next() & 1; }
   int64_t below(int64_t most) { return next() % most; }
+  // A number of channels, from 1: three in four are small ones, whose calls are short.
+  int64_t side(int64_t most) {
+    const uint8_t draw = next();
+    return 1 + draw % (draw < 192 ? std::min(most, kSmallSide) : most);
+  }
   uint64_t word() {
     uint64_t value = 0;
     for (int i = 0; i < 8; i++) value = value << 8 | next();
@@ -121,7 +127,11 @@ class Room {
   bool absent_ = false;
 };
 
-int32_t threads(Bytes &bytes) { return bytes.maybe<int32_t>(1 + (int32_t)bytes.below(3)); }
+// Most often one: helpers that are woken for a small call take longer than the call.
+int32_t threads(Bytes &bytes) {
+  const uint8_t draw = bytes.next();
+  return bytes.maybe<int32_t>(draw < 208 ? 1 : draw < 232 ? 2 : 3);
+}
 
 // Rows of floats, by rows or by channels.
 struct Rows {
@@ -185,7 +195,7 @@ struct Output {
 };
 
 void quantize(Bytes &bytes) {
-  Rows x(bytes, bytes.below(9), 1 + bytes.below(80));
+  Rows x(bytes, bytes.below(9), bytes.side(80));
   const cod_quant_spec spec = spec_of(bytes);
   const int64_t group = spec.group > 0 && spec.group < 1000 ? spec.group : 4;
   const int64_t count = (x.channels + group - 1) / group, stride = count * group + bytes.below(5);
@@ -208,14 +218,14 @@ void quantize(Bytes &bytes) {
 }
 
 void magnitudes(Bytes &bytes) {
-  Rows x(bytes, bytes.below(20), 1 + bytes.below(80));
+  Rows x(bytes, bytes.below(20), bytes.side(80));
   const int32_t each = bytes.flip();
   Room<float> out(bytes, each ? x.channels : 1, true);
   cod_absmax(&x.view, each, out.data(), out.count, threads(bytes));
 }
 
 void carry_groups(Bytes &bytes) {
-  Rows x(bytes, bytes.below(9), 1 + bytes.below(80));
+  Rows x(bytes, bytes.below(9), bytes.side(80));
   cod_quant_spec spec = spec_of(bytes);
   const int32_t asymmetric = bytes.flip();
   if (asymmetric && bytes.flip())
@@ -227,7 +237,7 @@ void carry_groups(Bytes &bytes) {
 }
 
 void carry_transformed(Bytes &bytes, bool pixels) {
-  Rows x(bytes, pixels ? 6 * bytes.below(4) : bytes.below(9), 1 + bytes.below(80));
+  Rows x(bytes, pixels ? 6 * bytes.below(4) : bytes.below(9), bytes.side(80));
   cod_carry_spec spec{};
   spec.bits = bytes.maybe<int32_t>(2 + (int32_t)bytes.below(6));
   spec.group = bytes.maybe<int32_t>(4 + 4 * (int32_t)bytes.below(16));
@@ -259,7 +269,7 @@ void carry_transformed(Bytes &bytes, bool pixels) {
 }
 
 void carry_fixed(Bytes &bytes) {
-  Rows x(bytes, bytes.below(9), 1 + bytes.below(80));
+  Rows x(bytes, bytes.below(9), bytes.side(80));
   const int32_t bits = bytes.maybe<int32_t>(2 + (int32_t)bytes.below(7));
   const bool each = bytes.flip(), zeroed = bytes.flip(), own = each && bytes.flip();
   Room<float> step(bytes, each ? x.channels : 1);
@@ -396,7 +406,7 @@ cod_carrier input_of(Bytes &bytes, const Room<int8_t> &data, const Room<float> &
 
 void conv(Bytes &bytes) {
   Window window(bytes);
-  const int64_t outputs = 1 + bytes.below(70), inputs = 1 + bytes.below(70);
+  const int64_t outputs = bytes.side(70), inputs = bytes.side(70);
   Weight weight(bytes, outputs, (int64_t)window.g.kernel_h * window.g.kernel_w, inputs);
   if (!weight.packed) return;
   const int64_t image = window.g.in_h * window.g.in_w, depth = weight.w.depth;
@@ -410,8 +420,7 @@ void conv(Bytes &bytes) {
 
 void depthwise(Bytes &bytes) {
   Window window(bytes);
-  const int64_t channels = 1 + bytes.below(70),
-                taps = (int64_t)window.g.kernel_h * window.g.kernel_w;
+  const int64_t channels = bytes.side(70), taps = (int64_t)window.g.kernel_h * window.g.kernel_w;
   const int64_t image = window.g.in_h * window.g.in_w, own = bytes.flip() ? channels : 0;
   Room<int8_t> data(bytes, window.read() * channels, true), weight(bytes, taps * channels, true);
   Room<float> unit(bytes, window.g.batch * (own ? own : 1), true), factor(bytes, channels, true);
@@ -424,7 +433,7 @@ void depthwise(Bytes &bytes) {
 }
 
 void float_weights(Bytes &bytes) {
-  const int64_t depth = 1 + bytes.below(50), outputs = 1 + bytes.below(50);
+  const int64_t depth = bytes.side(50), outputs = bytes.side(50);
   Room<float> w(bytes, depth * outputs, true),
       packed(bytes, cod_float_packed(depth, outputs), true);
   const bool turned = bytes.flip();
@@ -488,7 +497,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       carry_fixed(bytes);
       break;
     case 6: {
-      Weight weight(bytes, 1 + bytes.below(70), 1 + bytes.below(9), 1 + bytes.below(70));
+      const int64_t outputs = bytes.side(70), taps = 1 + bytes.below(9);
+      Weight weight(bytes, outputs, taps, bytes.side(70));
       break;
     }
     case 7:

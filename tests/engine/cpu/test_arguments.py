@@ -191,6 +191,22 @@ def test_encoders_believe_no_length_and_no_index():
     assert engine.cod_carrier_depth((1 << 63) - 1) == (1 << 63) - 1
 
 
+def test_fixed_steps_believe_no_number_of_channels():
+    """Under UBSan, too: twice a number far below zero is no number."""
+    engine, x = library.engine(), torch.randn(1, 40, 6)
+    step, zero = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    out = carry._room(x, 80, False)
+    ((view, given, _),) = carry._views(x, out)
+
+    def call(view):
+        pointers = step.data_ptr(), zero.data_ptr()
+        return engine.cod_carry_fixed(byref(view), 8, *pointers, 1, 0, byref(given), 1)
+
+    assert call(view) == 0
+    for channels in (0, -1, -(1 << 62), -(1 << 62) - 1, -(1 << 63), 41, 1 << 62):
+        refused(call(changed(view, channels=channels)))
+
+
 def test_products_believe_no_length():
     engine = library.engine()
     weights = carriers.CarrierWeights.pack(

@@ -412,7 +412,7 @@ int32_t cod_carry_tokens(const cod_rows *x, const cod_carry_spec *spec, const co
 int32_t cod_carry_fixed(const cod_rows *x, int32_t bits, const float *step, const int32_t *zero,
                         int64_t count, int32_t pre, const cod_carried *out, int32_t threads) try {
   const bool doubled = zero && bits == 8;
-  if (!x || !step || bits < 2 || bits > 8 || !cod::is_pre(pre) ||
+  if (!x || !step || bits < 2 || bits > 8 || !cod::is_pre(pre) || x->channels < 1 ||
       x->channels > cod::kMostChannels || !usable(x, out, (doubled ? 2 : 1) * x->channels) ||
       (count != 1 && count != x->channels) || (doubled && count != 1) || !has_room(*out, 1, count))
     return COD_BAD_ARGUMENT;
