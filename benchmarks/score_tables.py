@@ -1,4 +1,4 @@
-"""Write the tables of scores in docs/ from the rows in results/, so that no number is typed.
+"""Write the tables of scores in README.md and docs/ from the rows in results/.
 
 python benchmarks/score_tables.py            rewrite the pages
 python benchmarks/score_tables.py --check    fail if a page and its rows differ
@@ -18,12 +18,13 @@ from budget_tables import budget_cost, budgets
 from device_tables import roofline, triton
 from document_tables import document_table
 from page_blocks import BLOCK, main, table
+from readme_table import readme
 from score_rows import ROOT, Row, Scores, difference, rows
 
 from codtdq.lab.tables.catalogue import ABLATION, GROUPS
 from codtdq.methods.registry import method_info
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = ("cfrn-small", "escnet-small")
 CASES = [(model, stress) for model in SMALL for stress in (None, "outliers")]
 CASE_HEAD = ["cfrn-small", "with outliers", "escnet-small", "with outliers"]
@@ -487,6 +488,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "selection": selection,
     "simulation": simulation,
     "demo": demo,
+    "readme": readme,
     "vit-cod-scores": vit_cod,
     "vit-cod-tokens": vit_cod_tokens,
     "vit-cod-felt": vit_cod_felt,
