@@ -22,9 +22,10 @@ from budget_tables import budget_cost, budgets
 from device_tables import roofline, triton
 from document_tables import document_table
 from page_blocks import BLOCK, main, table
+from readme_table import readme
 from score_rows import ROOT, SMALL, Scores, difference, rows
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def against_float(file: str, models: tuple[str, ...]) -> str:
@@ -92,6 +93,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "roofline": roofline,
     "score-throughput": use.score_throughput,
     "triton": triton,
+    "readme": readme,
 }
 
 

@@ -289,6 +289,16 @@ def test_errors_are_one_line(maps: Path, capsys, monkeypatch, words: list[str], 
     assert message in failure(capsys, *words)
 
 
+def test_chosen_metrics_are_those_of_every_form(maps: Path, capsys):
+    words = ["score", "--pred", f"{maps}/results/good", "--gt", f"{maps}/TestDataset"]
+    words += ["--metric", "S,MAE", "--workers", "1"]
+    assert main([*words, "--style", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "method,dataset,S,MAE,count"
+    assert main([*words, "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["results"]:
+        assert list(row) == ["method", "dataset", "S", "MAE", "count"]
+
+
 def test_paired_statistics_name_reference_metric_and_direction(maps: Path, capsys):
     words = ["--pred", maps / "results/good", "--pred", maps / "results/poor"]
     found = run_json(

@@ -79,10 +79,43 @@ def test_a_visitor_clicks_through(browser, address, width, dark, tmp_path):
     browser.click("#bars button")
     assert "%" in browser.text("#heat-caption")
     assert browser.run("document.querySelector('#layer').value") == "0"
+    assert browser.text("#lost-status").startswith("W4A4 naive: ")
+    # a layer chosen by its name is in sight among the bars
+    browser.select("#layer", str(layers - 1))
+    assert browser.run(
+        "(() => { const list = document.querySelector('#bars').getBoundingClientRect(),"
+        "one = document.querySelector('#bars [aria-pressed=true]').getBoundingClientRect();"
+        "return one.top >= list.top && one.bottom <= list.bottom; })()"
+    )
     # nothing wider than the window, nothing that failed
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     browser.screenshot(tmp_path / f"{width}.png")
     assert not browser.errors
+    # another picture: what was said of the last one is gone
+    browser.click("#samples button:nth-child(2)")
+    until(browser, "document.querySelector('#status').textContent.startsWith('grass')")
+    assert browser.run("document.querySelector('#lost-status').textContent") == ""
+
+
+def test_a_bar_is_filled_over_its_whole_height(browser, address, tmp_path):
+    browser.open_url(address)
+    until(browser, "document.querySelectorAll('#samples button').length > 2")
+    left, top, width, height = browser.run(
+        "(() => { document.querySelector('#lost').hidden = false;"
+        "document.querySelector('#lost-view').hidden = false;"
+        "showLayers([{layer: 'one', zero_mass: 0.5, png: ''}], 'w4a4');"
+        "const box = document.querySelector('#bars i').getBoundingClientRect();"
+        "return [box.x + scrollX, box.y + scrollY, box.width, box.height]; })()"
+    )
+    browser.screenshot(tmp_path / "bar.png")
+    drawn = Image.open(tmp_path / "bar.png").convert("RGB")
+
+    def colours(across):
+        column = range(round(top) + 1, round(top + height) - 1)
+        return {drawn.getpixel((round(left + across * width), y)) for y in column}
+
+    (filled,), (empty,) = colours(0.25), colours(0.75)
+    assert filled == (0, 95, 153) and empty == (217, 221, 227)
 
 
 def test_downloads_are_the_files_of_the_endpoint(browser, address):
@@ -112,6 +145,16 @@ def test_a_file_of_the_visitor_and_one_that_is_no_picture(browser, address, tmp_
     until(browser, "document.querySelector('#status').className === 'error'")
     assert browser.text("#status").startswith("<b>notes.png: this browser cannot show it")
     assert browser.run("document.querySelector('#results').hidden")
+    # one that the server would refuse is not sent
+    large = tmp_path / "large.png"
+    Image.new("1", (5000, 5000)).save(large)
+    browser.put_file("#file", large)
+    until(browser, "document.querySelector('#status').textContent.startsWith('large.png')")
+    assert browser.text("#status") == (
+        "large.png: 25.0 megapixels, at most 24 are taken; scale it down."
+    )
+    assert browser.run("document.querySelector('#results').hidden")
+    assert not any("predict" in url for url in browser.requests)
     mine = tmp_path / "mine.png"
     Image.new("RGB", (120, 80), (90, 120, 60)).save(mine)
     browser.put_file("#file", mine)

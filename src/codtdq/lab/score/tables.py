@@ -31,7 +31,9 @@ def score_table(scored: Scored, metrics: Sequence[str] = COLUMNS, digits: int = 
             for method in scored.methods
             if (method, dataset) in scored.cells
         }
-        records += [{"method": m, "dataset": dataset, **found} for m, found in means.items()]
+        for method, found in means.items():
+            kept = {key: found[key] for key in found if key in metrics or key not in COLUMNS}
+            records.append({"method": method, "dataset": dataset, **kept})
         for key in metrics:
             ranked: list[tuple[Cell, float]] = []
             for method, line in zip(scored.methods, section.lines):

@@ -24,6 +24,7 @@ from codtdq.lab.serve.openapi import description
 from codtdq.lab.serve.queue import Busy, Overdue, Queue
 from codtdq.lab.serve.samples import sample_pictures
 from codtdq.lab.serve.service import Service
+from codtdq.lab.serve.uploads import ReadToEnd
 from codtdq.lab.serve.variants import PLUS, PREPARATION, Unready, Variants
 
 ASSETS = {
@@ -119,13 +120,16 @@ class Application:
 
     async def _read(self, request: Request) -> bytes:
         limit, data = self.limits.bytes, bytearray()
+        larger = HTTPException(
+            413, f"the upload is larger than {limit} bytes; scale the picture down"
+        )
         declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > limit:
+            raise larger
         async for chunk in request.stream():
             data += chunk
-            if len(data) > limit or (declared.isdigit() and int(declared) > limit):
-                raise HTTPException(
-                    413, f"the upload is larger than {limit} bytes; scale the picture down"
-                )
+            if len(data) > limit:
+                raise larger
         if not data:
             raise HTTPException(400, "the body is empty; send the bytes of an image file")
         return bytes(data)
@@ -156,7 +160,10 @@ def create_app(
         Route("/evidence", state.evidence, methods=["POST"]),
         Route("/openapi.json", _described(state.limits)),
     ]
-    middleware = [Middleware(SafeHeaders)]
+    middleware = [
+        Middleware(ReadToEnd, seconds=state.limits.upload_seconds),
+        Middleware(SafeHeaders),
+    ]
     if hosts is not None:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     app = Starlette(

@@ -8,6 +8,7 @@ const $ = (id) => document.getElementById(id);
 let picture = null; // {blob, url, name} of the chosen picture
 let turn = 0; // answers of an earlier choice are dropped
 let known = {}; // method -> what /models says
+let limits = { bytes: Infinity, pixels: Infinity };
 let layers = [];
 
 const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
@@ -30,7 +31,7 @@ async function ask(path, mine, tell) {
       method: "POST", body: picture.blob, headers: { "Content-Type": "application/octet-stream" },
     });
     if (answer.ok) return answer;
-    const { error } = await answer.json();
+    const { error } = await answer.json().catch(() => ({ error: `the server answers ${answer.status}; try again later` }));
     if (answer.status !== 503 || tries === PATIENCE || mine !== turn) throw new Error(error);
     tell(error);
     await wait(Number(answer.headers.get("Retry-After")) || 2);
@@ -47,6 +48,7 @@ async function choose(blob, name) {
   $("lost").hidden = true;
   $("lost-view").hidden = true;
   $("layer-field").hidden = true;
+  say("lost-status", "");
   $("cards").replaceChildren();
   const shown = new Image();
   shown.src = picture.url;
@@ -57,10 +59,16 @@ async function choose(blob, name) {
     return;
   }
   if (mine !== turn) return;
+  const large = tooLarge(blob, shown);
+  if (large) {
+    say("status", `${name}: ${large}; scale it down.`, true);
+    return;
+  }
   $("results").hidden = false;
   const cards = METHODS.map((method) => card(method));
   $("cards").replaceChildren(...cards.map((one) => one.element));
   wipe();
+  let failed = 0;
   for (const one of cards) {
     say("status", `${name}: computing ${one.title} ...`);
     try {
@@ -71,11 +79,24 @@ async function choose(blob, name) {
     } catch (error) {
       if (mine !== turn) return;
       one.say(error.message, true);
+      failed += 1;
     }
   }
-  say("status", `${name}: done.`);
-  $("lost").hidden = false;
+  if (failed) say("status", `${name}: ${failed} of ${cards.length} masks could not be computed.`, true);
+  else say("status", `${name}: done.`);
+  $("lost").hidden = failed === cards.length;
 }
+
+// Why the server would refuse a picture, before it is sent.
+function tooLarge(blob, shown) {
+  const pixels = shown.naturalWidth * shown.naturalHeight;
+  if (blob.size > limits.bytes) return `${(blob.size / 2 ** 20).toFixed(1)} MiB, at most ${mebibytes()} are taken`;
+  if (pixels > limits.pixels) return `${(pixels / 1e6).toFixed(1)} megapixels, at most ${megapixels()} are taken`;
+  return null;
+}
+
+const mebibytes = () => Math.round(limits.bytes / 2 ** 20);
+const megapixels = () => Math.round(limits.pixels / 1e6);
 
 function card(method) {
   const title = known[method] ? known[method].title : method;
@@ -165,28 +186,30 @@ async function measure() {
   try {
     const answer = await ask(`evidence?method=${method}`, mine, (text) => say("lost-status", text));
     const found = await answer.json();
-    if (mine === turn) showLayers(found.layers);
+    if (mine === turn) showLayers(found.layers, method);
   } catch (error) {
     if (mine === turn) say("lost-status", error.message, true);
   }
   $("lost-run").disabled = false;
 }
 
-function showLayers(found) {
+function showLayers(found, method) {
   layers = found;
   const worst = layers.reduce((best, one, at) => (one.zero_mass > layers[best].zero_mass ? at : best), 0);
   $("layer").replaceChildren(...layers.map((one, at) => make("option", { value: at, textContent: one.layer })));
   $("bars").replaceChildren(...layers.map((one, at) => {
+    const filled = make("i");
+    filled.style.width = `${100 * one.zero_mass}%`;
     const button = make("button", { type: "button" },
       make("span", { textContent: `\u200e${one.layer}`, title: one.layer }),
-      make("meter", { min: 0, max: 1, value: one.zero_mass }),
+      make("i", {}, filled),
       make("b", { textContent: `${Math.round(100 * one.zero_mass)} %` }));
     button.addEventListener("click", () => pick(at));
     return button;
   }));
   $("layer-field").hidden = false;
   $("lost-view").hidden = false;
-  say("lost-status", `${layers.length} layers; the one that loses most is shown first.`);
+  say("lost-status", `${known[method].title}: ${layers.length} layers; the one that loses most is shown first.`);
   pick(worst);
 }
 
@@ -197,10 +220,17 @@ function colour(value) {
   return STOPS[low].map((part, i) => part + (at - low) * (STOPS[low + 1][i] - part));
 }
 
+// Scrolls a list, and only the list, until an entry is in sight.
+function reveal(list, entry) {
+  const seen = list.getBoundingClientRect(), box = entry.getBoundingClientRect();
+  if (box.top < seen.top || box.bottom > seen.bottom) list.scrollTop += box.top - seen.top - seen.height / 2;
+}
+
 async function pick(at) {
   const one = layers[at];
   $("layer").value = at;
   [...$("bars").children].forEach((button, i) => button.setAttribute("aria-pressed", i === at));
+  reveal($("bars"), $("bars").children[at]);
   $("heat-caption").textContent = `${one.layer}: ${(100 * one.zero_mass).toFixed(1)} % of its non-zero inputs became zero.`;
   const map = new Image(), photo = new Image();
   map.src = `data:image/png;base64,${one.png}`;
@@ -228,8 +258,9 @@ async function pick(at) {
 async function start() {
   const answer = await (await fetch("models")).json();
   known = Object.fromEntries(answer.methods.map((one) => [one.method, one]));
+  limits = answer.limits;
   $("model").textContent = `${answer.model} on this server`;
-  $("limits").textContent = `JPEG, PNG, WebP; up to ${Math.round(answer.limits.bytes / 2 ** 20)} MiB and ${Math.round(answer.limits.pixels / 1e6)} megapixels`;
+  $("limits").textContent = `JPEG, PNG, WebP; up to ${mebibytes()} MiB and ${megapixels()} megapixels`;
   $("lost-method").replaceChildren(...METHODS.slice(1).map((one) => make("option", { value: one, textContent: known[one].title })));
   $("samples").replaceChildren(...answer.samples.map((name, at) => {
     const button = make("button", { type: "button" }, make("img", { src: `samples/${at}`, alt: "" }), make("span", { textContent: name }));
