@@ -24,6 +24,15 @@ def narrow_net(seed, kernel=3):
         ).eval()
 
 
+def check_lowered(conv):
+    """What is executed holds the weight: codes times factors, tap by tap."""
+    lowered = conv.weight_scheme.lower()
+    values = lowered.codes.float() * lowered.factor[:, None, None]  # [O, T, 1]
+    found = values.transpose(1, 2).reshape(conv.weight.shape)
+    # (scale p) r and scale (p r) are rounded in different places
+    torch.testing.assert_close(found, conv.weight.detach(), rtol=3e-7, atol=0)
+
+
 @needs_engine
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize("group", [4, 8, 32])
@@ -36,6 +45,7 @@ def test_the_engine_agrees_with_the_reference(group, kernel):
         found, wanted = native(x), plain(x)
     assert torch.isfinite(found).all()
     assert torch.allclose(found, wanted, atol=1e-5, rtol=1e-5)
+    check_lowered(plain[2])  # both execute what was lowered: it must be the weight
 
 
 def test_lowered_codes_hold_the_multipliers_of_groups_over_taps():
@@ -50,7 +60,4 @@ def test_lowered_codes_hold_the_multipliers_of_groups_over_taps():
     assert lowered.codes.shape == (4, 9, 1) and lowered.factor.shape == (4,)
     assert lowered.multiplier is None and lowered.bits == 8
     assert int(lowered.codes.abs().max()) > 8  # products of codes and multipliers
-    values = lowered.codes.float() * lowered.factor[:, None, None]  # [O, T, 1]
-    found = values.transpose(1, 2).reshape(4, 1, 3, 3)
-    # (scale p) r and scale (p r) are rounded in different places
-    torch.testing.assert_close(found, conv.weight.detach(), rtol=3e-7, atol=0)
+    check_lowered(conv)
