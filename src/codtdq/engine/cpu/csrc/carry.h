@@ -80,7 +80,8 @@ struct Carry {
     Isa::store(low, out.least + at);
   }
 
-  // Groups of 32, padded if short. Magnitudes are not looked at: a product with zero tells what is not finite.
+  // Groups of 32, padded if short. Magnitudes are not looked at: a product with zero tells what is
+  // not finite.
   COD_INLINE void spans_of_32(const GroupBlock &block, int at, const CarryPlan &plan,
                               GroupSteps &out) {
     Floats wrong{}, found[2];
