@@ -120,7 +120,7 @@ def test_the_readme_says_if_another_file_was_timed_than_ships(monkeypatch):
 def test_rows_of_vit_cod_stand_in_their_order(monkeypatch):
     """Ours first, other methods by S, cod-tdq-plus last; whatever the file's order is."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import score_tables
+    import vit_cod_tables
 
     found = rows_of("vit-cod")
     found = [row for row in found if row["method"] not in ("arcquant", "smoothquant")]
@@ -128,8 +128,8 @@ def test_rows_of_vit_cod_stand_in_their_order(monkeypatch):
         {**found[0], "method": name, "metrics": {**found[0]["metrics"], "S": score}}
         for name, score in (("smoothquant", 0.7), ("arcquant", 0.9))
     ]
-    monkeypatch.setattr(score_tables, "rows", lambda _file: [*added, *reversed(found)])
-    shown = re.findall(r"^\| .*?`([\w-]+)`", score_tables.vit_cod(), re.MULTILINE)
+    monkeypatch.setattr(vit_cod_tables, "rows", lambda _file: [*added, *reversed(found)])
+    shown = re.findall(r"^\| .*?`([\w-]+)`", vit_cod_tables.vit_cod(), re.MULTILINE)
     assert shown[:4] == ["w4a4", "dstg-only", "cod-tdq", "cod-tdq-guarded"]
     assert shown.index("arcquant") < shown.index("smoothquant") < shown.index("cod-tdq-plus")
     assert shown[-1] == "cod-tdq-plus"

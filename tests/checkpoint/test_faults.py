@@ -18,6 +18,7 @@ from altering import weights_of
 
 import codtdq
 from codtdq import io
+from codtdq.checkpoint import files
 from codtdq.errors import CheckpointError
 from small_nets import images, simulate, small_net
 
@@ -144,6 +145,17 @@ def test_loads_beside_a_busy_writer_get_one_of_both_models(two, tmp_path, tally)
         tally()
         assert torch.equal(found, one) or torch.equal(found, other)
     assert {bool(torch.equal(found, one)) for found in seen} == {True, False}
+
+
+def test_a_pointer_that_moved_on_is_followed(two, tmp_path):
+    """The header was read; before its tensors are, another model is saved over it."""
+    (first, _), (second, _) = two
+    path = codtdq.save(first, tmp_path / "net")
+    header = files.read_meta(path)
+    codtdq.save(second, path)
+    assert not (path / header["weights"]).exists()
+    found, _ = files.read(path, meta=header)
+    assert found["sha256"] == files.read_meta(path)["sha256"] != header["sha256"]
 
 
 @pytest.mark.fault("a file overwritten or truncated behind a loaded model")

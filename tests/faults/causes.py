@@ -144,7 +144,7 @@ CAUSES = (
                 "src/codtdq/checkpoint/files.py",
                 "_TRIES = 8",
                 "_TRIES = 1",
-                (f"{SAVES}::test_loads_beside_a_busy_writer_get_one_of_both_models",),
+                (f"{SAVES}::test_a_pointer_that_moved_on_is_followed",),
             ),
         ),
     ),

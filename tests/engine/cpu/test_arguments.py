@@ -88,12 +88,13 @@ print(refused, accepted)
 @pytest.mark.parametrize("name", list(cases()))
 def test_an_operator_refuses_what_does_not_fit(name, pytestconfig):
     folder = pytestconfig.rootpath / "tests"
+    paths = [str(folder), str(folder / "engine" / "cpu"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", WRONG, name],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": f"{folder}:{folder / 'engine' / 'cpu'}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
     )
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
     assert int(done.stdout.split()[0]) >= 10
