@@ -5,8 +5,9 @@
 One table, and the same as JSON for benchmarks/ship_tables.py. `import s`: what the process imports.
 `first mask s`: from the start of the process, with the interpreter, imports, reading the file, and
 one image from pixels to mask. `processor s`: processor time until then, which other work on the
-machine hardly changes. Each is the least of some runs. `installed MB`: packages that the
-process imported, with all of their files; of codtdq the modules that it imported, and the library.
+machine hardly changes. `peak MB`: the most memory it has had until then. Each is the least of some
+runs. `installed MB`: packages that the process imported, with all of their files; of codtdq the
+modules that it imported, and the library.
 Speed after the first mask is what `codtdq bench speed` measures. Models without shipped weights
 have random ones. With --files the networks are written once and kept: a second call measures at
 once; --prepare only writes them.
@@ -39,6 +40,7 @@ imported = time.time()
 image = np.load(image_file)
 {predict}
 first, used = time.time(), resource.getrusage(resource.RUSAGE_SELF)
+peak = next(int(one.split()[1]) for one in open("/proc/self/status") if one.startswith("VmHWM"))
 assert mask.shape == image.shape[:2] and mask.dtype == np.uint8
 folders, files = set(), set()
 for module in list(sys.modules.values()):
@@ -59,7 +61,7 @@ files |= {
 size = sum(os.path.getsize(one) for one in files if os.path.isfile(one))
 processor = used.ru_utime + used.ru_stime
 told = {"import": imported - began, "first": first, "installed": size, "processor": processor}
-print(json.dumps(told))
+print(json.dumps({**told, "peak": peak * 1024}))
 """
 RUNTIME = (
     "from codtdq.runtime import Runtime",
@@ -191,6 +193,7 @@ def measured(folder: Path, threads: int, runs: int) -> list[dict[str, float | st
                 "import_seconds": one["import"],
                 "first_mask_seconds": one["first"],
                 "processor_seconds": one["processor"],
+                "peak_bytes": one["peak"],
             }
         )
         print(f"measured {title}", file=sys.stderr, flush=True)
@@ -200,6 +203,7 @@ def measured(folder: Path, threads: int, runs: int) -> list[dict[str, float | st
 def show(rows: list[dict[str, float | str]]) -> None:
     """Print the table."""
     header = ["candidate", "installed MB", "file MB", "import s", "first mask s", "processor s"]
+    header.append("peak MB")
     lines = [
         [
             str(row["candidate"]),
@@ -208,6 +212,7 @@ def show(rows: list[dict[str, float | str]]) -> None:
             f"{float(row['import_seconds']):.2f}",
             f"{float(row['first_mask_seconds']):.2f}",
             f"{float(row['processor_seconds']):.2f}",
+            f"{float(row['peak_bytes']) / 1e6:.0f}",
         ]
         for row in rows
     ]

@@ -42,12 +42,13 @@ def first_mask(path: Path) -> str:
             f"{row['first_mask_seconds']:.2f}",
             f"{base['first_mask_seconds'] / row['first_mask_seconds']:.1f}x",
             f"{row['processor_seconds']:.2f}",
-            f"{base['processor_seconds'] / row['processor_seconds']:.1f}x",
+            f"{row['peak_bytes'] / 1e6:.0f}",
+            f"{row['peak_bytes'] / base['peak_bytes']:.2f}",
         ]
         for row in rows
     ]
     head = ["", "installed MB", "file MB", "import s", "first mask s", "against torch"]
-    head += ["processor s", "against torch"]
+    head += ["processor s", "peak MB", "of torch's"]
     return (
         f"{found['model']}, {found['method']}, random weights, {found['threads']} thread"
         f"{'s' * (found['threads'] > 1)}, the least of {found['runs']} process"

@@ -65,7 +65,7 @@ def latency(document: dict[str, Any]) -> str:
     return facts(document) + table(head, lines) + failed
 
 
-OURS = ("cod-tdq", "w4a8", "cod-tdq-plus")
+OURS = ("cod-tdq", "w4a8", "cod-tdq-plus", "vit-cod-w4a4")
 EIGHT_BITS = ("openvino-int8", "openvino-int8-bf16")
 NETWORKS = (
     "cfrn",
