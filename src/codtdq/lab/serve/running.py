@@ -44,10 +44,6 @@ def serve(
     loopback = _is_loopback(host)
     listener = _listener(host, port)
     app = create_app(Variants(model), limits, hosts=LOOPBACK_NAMES if loopback else None)
-    shown = f"[{host}]" if ":" in host else host
-    say(f"{model} at http://{shown}:{listener.getsockname()[1]}/ (stop with Ctrl-C)")
-    if not loopback:
-        say(f"note: {host} can be reached by other machines, without a password")
     settings = uvicorn.Config(
         app,
         log_level="warning",
@@ -55,8 +51,20 @@ def serve(
         timeout_keep_alive=5,
         server_header=False,
     )
+    server = uvicorn.Server(settings)
+    begin = server.startup
+
+    async def startup(sockets: list[socket.socket] | None = None) -> None:
+        """Say where it is once it answers, and ends well by a signal."""
+        await begin(sockets=sockets)
+        shown = f"[{host}]" if ":" in host else host
+        say(f"{model} at http://{shown}:{listener.getsockname()[1]}/ (stop with Ctrl-C)")
+        if not loopback:
+            say(f"note: {host} can be reached by other machines, without a password")
+
+    server.startup = startup  # type: ignore[method-assign]
     with listener:
-        uvicorn.Server(settings).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def _is_loopback(host: str) -> bool:
