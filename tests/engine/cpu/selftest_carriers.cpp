@@ -300,6 +300,12 @@ void check_products(const std::string &set) {
   for (int64_t channels : {5, 48})
     for (int stride : {1, 2})
       all.push_back({channels, 1, 8, 0, convolution(2, 9, 8, 3, 3, stride, 1, 1), true});
+  for (int64_t channels : {3, 24, 49})  // taps side by side and one below the other, beside the map
+    for (const cod_geometry &g :
+         {convolution(2, 7, 9, 1, 9, 1, 4, 1), convolution(1, 9, 7, 9, 1, 1, 4, 1),
+          convolution(1, 10, 11, 5, 6, 2, 3, 3), convolution(1, 3, 4, 7, 7, 1, 9, 3),
+          convolution(1, 6, 5, 6, 2, 1, 20, 7), convolution(1, 30, 3, 5, 2, 3, 2, 1)})
+      all.push_back({channels, 1, 8, 0, g, true});
   for (const Operator &o : all) {
     const int64_t taps = (int64_t)o.g.kernel_h * o.g.kernel_w, pixels = o.g.in_h * o.g.in_w;
     const Bytes x(o.g.batch * pixels, o.depthwise ? o.outputs : o.inputs, taps > 1 ? pixels : 1);

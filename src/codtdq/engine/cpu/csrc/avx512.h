@@ -144,6 +144,22 @@ struct Avx512 : Lanes<16> {
   COD_INLINE void store_piece(const Ints *q, int8_t *to) { store_codes(*q, to); }
 
   static constexpr bool kShorts = true;
+  // The i-th byte, and those after it, of four rows side by side, lifted by 128.
+  COD_INLINE Ints lifted_quads(const int8_t *const *rows, int64_t i, int left) {
+    __m128i r[4];
+    for (int j = 0; j < 4; j++)
+      r[j] = left == 16 ? _mm_loadu_si128((const __m128i *)(rows[j] + i))
+                        : _mm_maskz_loadu_epi8(first(left), rows[j] + i);
+    __m512i v = _mm512_castsi128_si512(r[0]);
+    v = _mm512_mask_broadcast_i32x4(v, 0x00f0, r[1]);
+    v = _mm512_mask_broadcast_i32x4(v, 0x0f00, r[2]);
+    v = _mm512_mask_broadcast_i32x4(v, 0xf000, r[3]);
+    const __m512i four = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i turned =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    v = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(four, v), turned);
+    return (Ints)_mm512_xor_si512(v, _mm512_set1_epi8((char)-128));
+  }
   using Shorts = __m512i;  // as vpackssdw leaves them
   COD_INLINE Shorts shorts(const Ints *q) {
     return _mm512_packs_epi32((__m512i)q[0], (__m512i)q[1]);

@@ -34,6 +34,18 @@ struct AvxVnni : Avx2 {
   COD_INLINE Ints quads(Ints sum, Ints x, Ints y) {
     return (Ints)four_products((__m256i)sum, (__m256i)x, (__m256i)y);
   }
+  // The i-th byte, and those after it, of four rows side by side, lifted by 128.
+  COD_INLINE Ints lifted_quads(const int8_t *const *rows, int64_t i, int left) {
+    __m128i r[4];
+    for (int j = 0; j < 4; j++) {
+      int64_t eight = 0;
+      __builtin_memcpy(&eight, rows[j] + i, left == 8 ? 8 : (size_t)left);
+      r[j] = _mm_cvtsi64_si128(eight);
+    }
+    const __m128i a = _mm_unpacklo_epi8(r[0], r[1]), b = _mm_unpacklo_epi8(r[2], r[3]);
+    const __m256i v = _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+    return (Ints)_mm256_xor_si256(v, _mm256_set1_epi8((char)-128));
+  }
 
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;
   static constexpr bool kCarrierBytesDiffer = false, kCarrierFolds = true;

@@ -1,6 +1,7 @@
 // Depthwise convolutions of carriers: a band of output lines and a block of channels at a time.
-// Input lines become floats once, just before they are needed, and are kept while the kernel is
-// over them; sums of whole numbers are exact in them.
+// Carriers are spread to the numbers of `Kernels::depthwise_carriers`, which hold one tap or four
+// at once (one below the other, or side by side), line by line just before they are needed, and are
+// kept while the kernel is over them. Lines are as long as kernels reach, zeros outside of the map.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -19,7 +20,7 @@ constexpr int64_t kNear = 384 * 1024 / sizeof(float);  // values that are kept
 constexpr int64_t kVector = 16;                        // floats; no instruction set has more
 constexpr int64_t kMostTaps = 1024;  // sums of 127 * 127 are whole in float32, in any order
 
-// Output lines [begin, end) of one image and the first input line that they read.
+// Output lines [begin, end) of one image and the first line of numbers that they read.
 struct Band {
   int64_t image, begin, end, low;
 };
@@ -27,31 +28,23 @@ struct Band {
 class Depthwise {
  public:
   // weight: [taps, channels]; scale: [batch, channels].
-  Depthwise(const cod_carrier &x, const cod_geometry &g, int64_t channels, const float *weight,
+  Depthwise(const cod_carrier &x, const cod_geometry &g, int64_t channels, const int8_t *weight,
             const float *scale, const cod_output &y)
       : x_(x),
         g_(g),
         channels_(channels),
-        weight_(weight),
         scale_(scale),
         y_(y),
         gated_(y.activation == COD_ACT_GATED_GELU),
-        outputs_(gated_ ? channels / 2 : channels) {
-    for (int ky = 0; ky < g.kernel_h; ky++)
-      for (int kx = 0; kx < g.kernel_w; kx++)
-        taps_.push_back(
-            {(int64_t)ky * g.dilation_h - g.pad_h, (int64_t)kx * g.dilation_w - g.pad_w});
-    // pixels whose taps all lie inside the line
-    const int64_t width = (int64_t)(g.kernel_w - 1) * g.dilation_w + 1;
-    inner_begin_ = (g.pad_w + g.stride_w - 1) / g.stride_w;
-    const int64_t room = g.in_w + g.pad_w - width;
-    inner_end_ = room < 0 ? 0 : std::min(g.out_w, room / g.stride_w + 1);
-    // the lines around a band are converted for its neighbours once more: not too many of them
+        outputs_(gated_ ? channels / 2 : channels),
+        together_(cod::kernels().depthwise_taps) {
+    choose_taps();
+    take_weights(weight);
+    // the lines around a band are spread for its neighbours once more: not too many of them
     const int64_t around = (int64_t)(g.kernel_h - 1) * g.dilation_h / g.stride_h;
     lines_ = std::max({kFewestLines, (g.out_h + kBands - 1) / kBands, 2 * around});
     bands_ = (g.out_h + lines_ - 1) / lines_;
-    kept_ = std::min((int64_t)(g.kernel_h - 1) * g.dilation_h + 1, g.in_h);
-    const int64_t most = std::max(kNear / (kept_ * g.in_w), kVector);
+    const int64_t most = std::max(kNear / (kept_ * width_), kVector);
     const int64_t wanted = std::min((kBands + bands_ - 1) / bands_, outputs_ / (4 * kVector));
     blocks_ = std::max((outputs_ + most - 1) / most, wanted);
     block_ = (outputs_ + blocks_ - 1) / blocks_;
@@ -61,7 +54,7 @@ class Depthwise {
   }
 
   int64_t items() const { return g_.batch * bands_ * blocks_; }
-  int64_t values() const { return kept_ * g_.in_w * pixel_; }
+  int64_t values() const { return kept_ * width_ * pixel_; }
   int64_t line_values() const { return gated_ ? g_.out_w * pixel_ : 0; }
 
   // x_hat: room for `values()`, line: for `line_values()`.
@@ -69,88 +62,148 @@ class Depthwise {
     const int64_t from = item % blocks_ * block_, n = std::min(outputs_ - from, block_);
     const int64_t image = item / blocks_ / bands_, begin = item / blocks_ % bands_ * lines_;
     const Band band{image, begin, std::min(begin + lines_, g_.out_h),
-                    std::max<int64_t>(begin * g_.stride_h - g_.pad_h, 0)};
+                    std::max(begin * g_.stride_h + top_, first_line_)};
     const int activation = gated_ ? (int)COD_ACT_GELU : y_.activation;
+    Lists own = lists();
     int64_t ready = band.low;
     for (int64_t oy = band.begin; oy < band.end; oy++) {
       float *out = output(band, oy) + from;
-      ready = convert(band, ready, oy, from, n, x_hat);
-      compute(band.image, oy, from, n, x_hat, out, y_.row_stride);
-      for (int64_t p = 0; p < g_.out_w && activation != COD_ACT_NONE; p++)
-        cod::kernels().activate(out + p * y_.row_stride, n, activation);
+      ready = spread(band, ready, oy, from, n, own, x_hat);
+      compute(band.image, oy, from, n, own, x_hat, out, y_.row_stride);
+      const bool dense = y_.row_stride == n;  // one long row
+      for (int64_t p = 0; p < (dense ? 1 : g_.out_w) && activation != COD_ACT_NONE; p++)
+        cod::kernels().activate(out + p * y_.row_stride, dense ? n * g_.out_w : n, activation);
     }
     ready = band.low;
     for (int64_t oy = band.begin; oy < band.end && gated_; oy++) {
       float *out = output(band, oy) + from;
-      ready = convert(band, ready, oy, outputs_ + from, n, x_hat);
-      compute(band.image, oy, outputs_ + from, n, x_hat, line, pixel_);
+      ready = spread(band, ready, oy, outputs_ + from, n, own, x_hat);
+      compute(band.image, oy, outputs_ + from, n, own, x_hat, line, pixel_);
       for (int64_t p = 0; p < g_.out_w; p++)
         cod::kernels().multiply(out + p * y_.row_stride, line + p * pixel_, n);
     }
   }
 
  private:
+  static constexpr int64_t kMostTogether = 4;
+
+  // The first of the taps that one number holds, and where it lies from the output's place on.
   struct Tap {
-    int64_t dy, dx;
+    int64_t dy, dx, ky, kx;
   };
+
+  // Which taps go together, and which part of the map they need.
+  void choose_taps() {
+    const auto groups = [&](int64_t n) { return (n + together_ - 1) / together_; };
+    const bool near = (together_ - 1) * g_.dilation_h <= g_.in_h;  // few lines beside the map
+    const bool down = near && g_.kernel_w * groups(g_.kernel_h) < g_.kernel_h * groups(g_.kernel_w);
+    const int64_t step_y = down ? together_ : 1, step_x = down ? 1 : together_;
+    far_y_ = down ? g_.dilation_h : 0, far_x_ = down ? 0 : g_.dilation_w;
+    first_line_ = -(together_ - 1) * far_y_;
+    const int64_t last = (g_.out_w - 1) * g_.stride_w;
+    int64_t right = 0;
+    for (int64_t ky = 0; ky < g_.kernel_h; ky += step_y)
+      for (int64_t kx = 0; kx < g_.kernel_w; kx += step_x) {
+        const int64_t dy = ky * g_.dilation_h - g_.pad_h, dx = kx * g_.dilation_w - g_.pad_w;
+        if (dx + last + reach() < 0 || dx >= g_.in_w) continue;  // beside the map everywhere
+        left_ = taps_.empty() ? dx : std::min(left_, dx);
+        right = taps_.empty() ? dx : std::max(right, dx);
+        top_ = taps_.empty() ? dy : top_, bottom_ = dy;
+        taps_.push_back({dy, dx, ky, kx});
+      }
+    width_ = right + last - left_ + 1;
+    kept_ = std::min(bottom_ - top_ + 1, g_.in_h - first_line_);
+  }
+
+  void take_weights(const int8_t *weight) {
+    const int64_t each = channels_ + kVector;
+    blank_.assign((size_t)channels_, 0);
+    weight_.resize(taps_.size() * (size_t)each);
+    for (size_t t = 0; t < taps_.size(); t++) {
+      const int8_t *rows[kMostTogether];
+      for (int64_t j = 0; j < together_; j++) {
+        const int64_t ky = taps_[t].ky + (far_y_ ? j : 0), kx = taps_[t].kx + (far_y_ ? 0 : j);
+        const bool exists = ky < g_.kernel_h && kx < g_.kernel_w;
+        rows[j] = exists ? weight + (ky * g_.kernel_w + kx) * channels_ : blank_.data();
+      }
+      cod::kernels().depthwise_weights(rows, channels_, &weight_[t * (size_t)each]);
+    }
+  }
 
   float *output(const Band &band, int64_t oy) const {
     return y_.data + (band.image * g_.out_h + oy) * g_.out_w * y_.row_stride;
   }
 
-  // Where input line iy is kept: in the place of one that no kernel needs any more.
+  // Where line iy is kept: in the place of one that no kernel needs any more.
   template <typename T>
   T *place(T *x_hat, int64_t iy) const {
-    return x_hat + iy % kept_ * g_.in_w * pixel_;
+    return x_hat + (iy - first_line_) % kept_ * width_ * pixel_;
   }
 
-  // The input lines from `ready` on that output line oy reads; returns where the next one begins.
-  int64_t convert(const Band &band, int64_t ready, int64_t oy, int64_t from, int64_t n,
-                  float *x_hat) const {
-    const int64_t last = oy * g_.stride_h - g_.pad_h + (int64_t)(g_.kernel_h - 1) * g_.dilation_h;
-    const int64_t end = std::min(last + 1, g_.in_h);
-    if (end <= ready) return ready;
-    for (int64_t iy = ready; iy < end; iy++) {
-      float *to = place(x_hat, iy);
-      for (int64_t ix = 0; ix < g_.in_w; ix++, to += pixel_) {
-        const int64_t row = (band.image * g_.in_h + iy) * g_.in_w + ix;
-        cod::kernels().as_floats(x_.data + row * x_.stride + from, n, to);
+  // Pointers of a thread, for one line.
+  struct Lists {
+    std::vector<const int8_t *> pixels;
+    std::vector<const float *> x, weight;
+  };
+  Lists lists() const {
+    return {std::vector<const int8_t *>((size_t)(far_y_ ? together_ * width_ : width_ + reach())),
+            std::vector<const float *>(taps_.size()), std::vector<const float *>(taps_.size())};
+  }
+  int64_t reach() const { return (together_ - 1) * far_x_; }  // of a number to its right
+
+  // The lines from `ready` on that output line oy reads; returns where the next one begins.
+  int64_t spread(const Band &band, int64_t ready, int64_t oy, int64_t from, int64_t n, Lists &own,
+                 float *x_hat) const {
+    const int64_t end = std::min(oy * g_.stride_h + bottom_ + 1, g_.in_h);
+    const int64_t lines = far_y_ ? together_ : 1, each = width_ + reach();
+    for (; ready < end; ready++) {
+      for (int64_t j = 0; j < lines; j++) {
+        const int64_t y = ready + j * far_y_;
+        const bool inside = y >= 0 && y < g_.in_h;
+        const int8_t *line =
+            x_.data + (inside ? (band.image * g_.in_h + y) * g_.in_w * x_.stride : 0) + from;
+        for (int64_t p = 0; p < each; p++) {
+          const int64_t ix = left_ + p;
+          own.pixels[j * each + p] =
+              inside && ix >= 0 && ix < g_.in_w ? line + ix * x_.stride : blank_.data();
+        }
       }
+      cod::kernels().depthwise_spread(own.pixels.data(), width_, far_y_ ? each : far_x_, n,
+                                      place(x_hat, ready), pixel_);
     }
-    return end;
+    return ready;
   }
 
   // One output line of n channels.
-  void compute(int64_t image, int64_t oy, int64_t from, int64_t n, const float *x_hat, float *out,
-               int64_t out_step) const {
-    std::vector<const float *> x(taps_.size()), weight(taps_.size());
-    const float *scale = scale_ + image * channels_ + from;
-    for (int64_t ox = 0; ox < g_.out_w;) {
-      const bool inner = ox >= inner_begin_ && ox < inner_end_;
-      const int64_t pixels = inner ? inner_end_ - ox : 1;
-      int count = 0;
-      for (size_t t = 0; t < taps_.size(); t++) {
-        const int64_t iy = oy * g_.stride_h + taps_[t].dy, ix = ox * g_.stride_w + taps_[t].dx;
-        if (iy < 0 || iy >= g_.in_h || ix < 0 || ix >= g_.in_w) continue;
-        x[count] = place(x_hat, iy) + ix * pixel_;
-        weight[count++] = weight_ + (int64_t)t * channels_ + from;
-      }
-      cod::kernels().depthwise({x.data(), weight.data(), y_.bias ? y_.bias + from : nullptr, scale,
-                                count, pixels, g_.stride_w * pixel_, out_step, out + ox * out_step},
-                               n);
-      ox += pixels;
+  void compute(int64_t image, int64_t oy, int64_t from, int64_t n, Lists &own, const float *x_hat,
+               float *out, int64_t out_step) const {
+    int count = 0;
+    for (size_t t = 0; t < taps_.size(); t++) {
+      const int64_t iy = oy * g_.stride_h + taps_[t].dy;
+      if (iy < first_line_ || iy >= g_.in_h) continue;
+      own.x[count] = place(x_hat, iy) + (taps_[t].dx - left_) * pixel_;
+      own.weight[count++] = &weight_[t * (size_t)(channels_ + kVector) + (size_t)from];
     }
+    cod::kernels().depthwise_carriers(
+        {own.x.data(), own.weight.data(), y_.bias ? y_.bias + from : nullptr,
+         scale_ + image * channels_ + from, count, g_.out_w, g_.stride_w * pixel_, out_step, out},
+        n);
   }
 
   const cod_carrier &x_;
   const cod_geometry &g_;
   const int64_t channels_;
-  const float *const weight_, *const scale_;
+  const float *const scale_;
   const cod_output &y_;
   const bool gated_;
-  const int64_t outputs_;
+  const int64_t outputs_, together_;
   std::vector<Tap> taps_;
-  int64_t inner_begin_, inner_end_, lines_, bands_, kept_, block_, blocks_, pixel_;
+  std::vector<float> weight_;
+  std::vector<int8_t> blank_;  // carriers outside of the map
+  int64_t far_y_, far_x_;      // from one of the taps that go together to the next
+  int64_t first_line_;         // of numbers that hold something of the map
+  int64_t left_ = 0, top_ = 0, bottom_ = 0, width_;
+  int64_t lines_, bands_, kept_, block_, blocks_, pixel_;
 };
 
 // products: how many there are.
@@ -187,13 +240,12 @@ extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometr
       !cod::holds(*x, g.batch * g.in_h * g.in_w, channels) ||
       !cod::holds(*y, pixels, outputs, channels))
     return COD_BAD_ARGUMENT;
-  std::vector<float> whole((size_t)(taps * channels)), scale((size_t)(g.batch * channels));
-  for (int64_t i = 0; i < taps * channels; i++) whole[i] = (float)weight[i];
+  std::vector<float> scale((size_t)(g.batch * channels));
   for (int64_t i = 0; i < g.batch * channels; i++)
     scale[i] = (x->unit_stride ? x->unit[i / channels * x->unit_stride + i % channels]
                                : x->unit[i / channels]) *
                factor[i % channels];
-  return share(Depthwise(*x, g, channels, whole.data(), scale.data(), *y), pixels * channels * taps,
+  return share(Depthwise(*x, g, channels, weight, scale.data(), *y), pixels * channels * taps,
                threads);
 } catch (const std::exception &) {
   return COD_NO_MEMORY;

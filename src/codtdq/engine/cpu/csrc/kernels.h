@@ -42,12 +42,13 @@ struct alignas(64) CodeRange {
   float low[16], high[16], bottom[16], top[16];
 };
 
-// A line of pixels: y[p, c] = (sum over taps of x[t][p, c] weight[t][c]) scale[c] + bias[c], the
-// sum one of whole numbers.
+// A line of pixels: y[p, c] = (sum over taps of x[t][p, c] weight[t][c]) scale[c] + bias[c]. Of
+// carriers, x and weight are what `depthwise_spread` and `depthwise_weights` made, of
+// `depthwise_taps` taps at once, with room for whole vectors.
 struct DepthwiseLine {
   const float *const *x, *const *weight;  // [taps]: of the first pixel; of the tap
   const float *bias;                      // or NULL
-  const float *scale;                     // of the sum, or NULL
+  const float *scale;                     // of carriers only
   int taps;
   int64_t pixels, x_step, y_step;  // steps: floats from pixel to pixel
   float *y;
@@ -120,9 +121,16 @@ struct Kernels {
   void (*quantize)(const GroupBlock &block, const Plan &plan, GroupResult &out);
   void (*gelu)(const float *x, int64_t n, float *y);
   void (*activate)(float *y, int64_t n, int activation);  // in place
-  void (*as_floats)(const int8_t *codes, int64_t n, float *x);
-  void (*depthwise)(const DepthwiseLine &line, int64_t n);  // n channels
-  void (*multiply)(float *y, const float *x, int64_t n);    // y *= x
+  // numbers of `count` pixels, `step` apart, n channels each: carriers of pixels[p + j far] for
+  // each of `depthwise_taps` taps j, or weights of so many rows
+  int depthwise_taps;
+  void (*depthwise_spread)(const int8_t *const *pixels, int64_t count, int64_t far, int64_t n,
+                           float *x, int64_t step);
+  void (*depthwise_weights)(const int8_t *const *rows, int64_t n, float *w);
+  // n channels: of carriers, and of floats
+  void (*depthwise_carriers)(const DepthwiseLine &line, int64_t n);
+  void (*depthwise)(const DepthwiseLine &line, int64_t n);
+  void (*multiply)(float *y, const float *x, int64_t n);  // y *= x
   // y = sum over i of share[i] x[i]
   void (*blend)(const float *const *x, const float *share, int count, int64_t n, float *y);
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers

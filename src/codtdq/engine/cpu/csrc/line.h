@@ -1,4 +1,4 @@
-// Depthwise convolution, channels across lanes.
+// Depthwise convolution of floats, channels across lanes.
 #pragma once
 #include "lanes.h"
 
@@ -11,12 +11,6 @@ template <class Isa>
 struct Line {
   using Floats = typename Isa::Floats;
   static constexpr int W = Isa::kWidth;
-
-  static void as_floats(const int8_t *codes, int64_t n, float *x) {
-    int64_t i = 0;
-    for (; i + W <= n; i += W) Isa::store(Isa::codes_as_floats(codes + i), x + i);
-    for (; i < n; i++) x[i] = (float)codes[i];
-  }
 
   // M vectors of channels of N pixels: a weight is loaded once for all pixels.
   template <int N, int M>
@@ -41,7 +35,6 @@ struct Line {
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 4
       for (int j = 0; j < M; j++) {
-        if (line.scale) sum[i][j] = sum[i][j] * Isa::load(line.scale + c + j * W);
         if (line.bias) sum[i][j] = sum[i][j] + Isa::load(line.bias + c + j * W);
         Isa::store(sum[i][j], y + i * line.y_step + j * W);
       }
@@ -57,7 +50,6 @@ struct Line {
         float sum = 0.0f;
         for (int t = 0; t < line.taps; t++)
           sum += line.x[t][(p + i) * line.x_step + c] * line.weight[t][c];
-        if (line.scale) sum *= line.scale[c];
         if (line.bias) sum += line.bias[c];
         line.y[(p + i) * line.y_step + c] = sum;
       }

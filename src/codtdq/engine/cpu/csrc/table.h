@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "attention8.h"
 #include "carrier.h"
+#include "carrier_line.h"
 #include "carry.h"
 #include "encode.h"
 #include "floats.h"
@@ -26,7 +27,10 @@ constexpr Kernels table_of() {
   k.quantize = Project<Isa>::block;
   k.gelu = Pointwise<Isa>::gelu;
   k.activate = Pointwise<Isa>::activate;
-  k.as_floats = Line<Isa>::as_floats;
+  k.depthwise_taps = CarrierLine<Isa>::kTaps;
+  k.depthwise_spread = CarrierLine<Isa>::spread;
+  k.depthwise_weights = CarrierLine<Isa>::weights;
+  k.depthwise_carriers = CarrierLine<Isa>::run;
   k.depthwise = Line<Isa>::run;
   k.multiply = Pointwise<Isa>::multiply;
   k.blend = Pointwise<Isa>::blend;
