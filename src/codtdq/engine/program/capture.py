@@ -11,8 +11,9 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import chain, repeat
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
@@ -109,7 +110,8 @@ class Captured(Forward):
         return found
 
 
-_values = methodcaller("values")
+_END = object()
+_values = dict.values
 _version, _listener, _backend = map(attrgetter, ("_version", "listener", "backend"))
 _training = itemgetter("training")
 
@@ -136,20 +138,29 @@ class _State:
         self._tensors = [*model.parameters(), *model.buffers()]
         self._versioned = [one for one in self._tensors if not one.is_inference()]
         self._attributes = [vars(module) for module in self._inner]
-        self._seen = self._look()
+        self._contents = list(self._find_contents())
+        self._forwards = list(self._find_forwards())
+        self._versions = list(map(_version, self._versioned))
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
 
-    def _look(self) -> tuple[list[Any], ...]:
-        # before every run: loops of the interpreter would take as long as a small network
-        return (
-            list(map(id, chain.from_iterable(map(_values, self._parts)))),
-            list(map(_version, self._versioned)),
-            list(map(Tensor.data_ptr, self._tensors)),
-            list(map(id, map(dict.get, self._attributes, repeat("forward")))),
-        )
+    # Before every run: loops of the interpreter, or numbers that it makes, would take as long as a
+    # small network.
+
+    def _find_contents(self) -> Iterator[Any]:
+        return chain(chain.from_iterable(map(_values, self._parts)), (_END,))
+
+    def _find_forwards(self) -> Iterator[Any]:
+        return map(dict.get, self._attributes, repeat("forward"))
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
-        return not any(self._empty) and self._look() == self._seen
+        return (
+            not any(self._empty)
+            and all(map(is_, self._find_contents(), self._contents))
+            and all(map(is_, self._find_forwards(), self._forwards))
+            and list(map(_version, self._versioned)) == self._versions
+            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+        )
 
     def watched(self) -> bool:
         """Whether somebody has to see the inside of the model, or it is in training mode."""

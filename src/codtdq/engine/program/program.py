@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from ctypes import c_int64
+from functools import cache
 from typing import Any
 
 import torch
@@ -184,10 +185,16 @@ def _check(inputs: tuple[Any, ...]) -> None:
             raise NotCapturable("programs take float32 tensors on the CPU that are not empty")
 
 
+@cache
+def _memory_type(count: int) -> Any:
+    """An array of buffers: ctypes would make the type anew, and leave it to the collector."""
+    return Memory * count
+
+
 def _memories(tensors: list[Tensor]) -> Any:
     """Tensors without gaps as buffers of the engine, which keep them alive."""
     sizes = [Memory(one.data_ptr(), one.numel() * one.element_size()) for one in tensors]
-    found: Any = (Memory * max(len(sizes), 1))(*sizes)
+    found: Any = _memory_type(max(len(sizes), 1))(*sizes)
     found.kept = tensors
     return found
 
