@@ -36,7 +36,10 @@ bool check_binary(Instruction &one, const Build &) {
 // n values at a stride as values side by side.
 const float *gathered(const float *x, int64_t stride, int64_t n, float *room) {
   if (stride <= 1) return x;
-  for (int64_t i = 0; i < n; i++) room[i] = x[i * stride];
+  if (stride == 2)  // pairs: the compiler has vectors for them
+    for (int64_t i = 0; i < n; i++) room[i] = x[2 * i];
+  else
+    for (int64_t i = 0; i < n; i++) room[i] = x[i * stride];
   return room;
 }
 
@@ -50,14 +53,7 @@ void in_pieces(const Loops &loops, const Run &run, float *y, const F &body) {
   parallel_for(loops.outer * cuts, grain, run.threads, [&](int64_t begin, int64_t end) {
     float result[kPiece];
     const int64_t to = loops.step(0);
-    int64_t last = -1, at[kMostViews] = {};
-    for (int64_t item = begin; item < end; item++) {
-      if (item / cuts != last) {
-        last = item / cuts;
-        loops.each(last, last + 1,
-                   [&](const int64_t *found) { std::memcpy(at, found, sizeof at); });
-      }
-      const int64_t first = item % cuts * piece, stop = std::min(first + piece, loops.inner);
+    const auto line = [&](const int64_t *at, int64_t first, int64_t stop) {
       for (int64_t i = first; i < stop; i += kPiece) {
         const int64_t n = std::min(kPiece, stop - i);
         float *own = y + at[0] + i * to;
@@ -65,7 +61,14 @@ void in_pieces(const Loops &loops, const Run &run, float *y, const F &body) {
         if (to != 1)
           for (int64_t j = 0; j < n; j++) own[j * to] = result[j];
       }
-    }
+    };
+    if (cuts == 1)  // walking takes less time than finding one line after the other
+      return loops.each(begin, end, [&](const int64_t *at) { line(at, 0, loops.inner); });
+    for (int64_t item = begin; item < end; item++)
+      loops.each(item / cuts, item / cuts + 1, [&](const int64_t *at) {
+        const int64_t first = item % cuts * piece;
+        line(at, first, std::min(first + piece, loops.inner));
+      });
   });
 }
 

@@ -179,16 +179,27 @@ int32_t run_pool(const Instruction &one, const Run &run) {
           f.binary(op, line + c * channels, 1, own + c * from.stride[2], 1, channels,
                    line + c * channels);
     }
-    for (int64_t c = 0; c < to.shape[2]; c++) {
+    // outputs from the c-th on, as many as have whole windows one after the other
+    const auto gather = [&](int64_t c, int64_t count) {
       const Span h = span_of(c, width, to.shape[2], adaptive, s[2], s[4], s[6]);
       float *own = y + b * to.stride[0] + row * to.stride[1] + c * to.stride[2];
-      std::fill_n(own, channels, maximum ? -INFINITY : 0.0f);
+      const int64_t n = count * channels;
+      std::fill_n(own, n, maximum ? -INFINITY : 0.0f);
       for (int64_t j = h.begin; j < h.end; j++)
-        f.binary(op, own, 1, line + j * channels, 1, channels, own);
+        f.binary(op, own, 1, line + j * channels, 1, n, own);
       const int64_t inside = (v.end - v.begin) * (h.end - h.begin);
-      const float count = (float)(s[7] ? v.counted * h.counted : inside);
-      if (!maximum) f.binary(kDivide, own, 1, &count, 0, channels, own);
+      const float divisor = (float)(s[7] ? v.counted * h.counted : inside);
+      if (!maximum) f.binary(kDivide, own, 1, &divisor, 0, n, own);
+    };
+    int64_t first = 0, last = 0;  // those with whole windows
+    const bool steps = !adaptive && s[4] == 1 && (to.shape[2] == 1 || to.stride[2] == channels);
+    if (steps) {
+      first = std::min(s[6], to.shape[2]);
+      last = std::max(first, std::min(to.shape[2], width + s[6] - s[2] + 1));
     }
+    for (int64_t c = 0; c < first; c++) gather(c, 1);
+    if (last > first) gather(first, last - first);
+    for (int64_t c = last; c < to.shape[2]; c++) gather(c, 1);
   });
   return failed ? COD_NO_MEMORY : COD_OK;
 }
