@@ -118,9 +118,6 @@ struct Avx2 : Lanes<8> {
     if (DISTANCE == 2) return (Floats)_mm256_permute_ps(v, 0x4e);
     return (Floats)_mm256_permute2f128_ps(v, v, 1);
   }
-  COD_INLINE Floats gather(const float *x, const int32_t *at) {
-    return (Floats)_mm256_i32gather_ps(x, _mm256_loadu_si256((const __m256i *)at), 4);
-  }
 
   COD_INLINE Floats codes_as_floats(const int8_t *codes) {
     const __m128i bytes = _mm_loadl_epi64((const __m128i *)codes);
@@ -139,6 +136,12 @@ struct Avx2 : Lanes<8> {
   }
   COD_INLINE void store_codes(Ints codes, int8_t *to) {
     _mm_storel_epi64((__m128i *)to, packed8(codes));
+  }
+  COD_INLINE void store_pairs(Ints x, Ints y, int8_t *to) {
+    const __m256i low = _mm256_unpacklo_epi32((__m256i)x, (__m256i)y);
+    const __m256i high = _mm256_unpackhi_epi32((__m256i)x, (__m256i)y);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute2x128_si256(low, high, 0x20));
+    _mm256_storeu_si256((__m256i *)(to + 32), _mm256_permute2x128_si256(low, high, 0x31));
   }
   static constexpr int kPiece = 4;
   COD_INLINE void store_piece(const Ints *q, int8_t *to) {

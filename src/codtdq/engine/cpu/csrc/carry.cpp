@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <memory>
 #include <vector>
 
 #include "rows.h"
@@ -31,11 +32,11 @@ bool has_room(const cod_carried &out, int64_t rows, int64_t groups) {
 
 // Entries of a table for n groups or channels, with room for a whole vector more.
 struct Table {
-  std::vector<float> memory;
+  std::unique_ptr<float[]> memory;
   cod::CarryTable view;
-  explicit Table(int64_t n) : memory((size_t)(4 * (n + kVector)), 0.0f) {
+  explicit Table(int64_t n) : memory(new float[(size_t)(4 * (n + kVector))]) {
     const int64_t each = n + kVector;
-    float *at = memory.data();
+    float *at = memory.get();
     view = {at, at + each, at + 2 * each, at + 3 * each};
   }
 };
@@ -73,13 +74,15 @@ class Groups {
 
   // Steps of groups, row by row, and what follows from them.
   struct Steps {
-    std::vector<float> step, least, units;
-    std::vector<int32_t> bounded;
+    std::unique_ptr<float[]> memory;
+    float *step, *least, *units;
+    std::unique_ptr<int32_t[]> bounded;
     explicit Steps(int64_t n)
-        : step((size_t)(n + cod::kMaxLanes)),
-          least(step.size()),
-          units(step.size()),
-          bounded(step.size()) {}
+        : memory(new float[(size_t)(3 * (n + cod::kMaxLanes))]),
+          step(memory.get()),
+          least(step + n + cod::kMaxLanes),
+          units(least + n + cod::kMaxLanes),
+          bounded(new int32_t[(size_t)(n + cod::kMaxLanes)]) {}
   };
 
   // Rows with units of their own.
@@ -91,7 +94,10 @@ class Groups {
       const int64_t end = std::min(begin + most_, last);
       rows.read(begin, end);
       look(rows, found, 0);
-      for (int64_t r = begin; r < end; r++) {
+      if (count_ == 1)
+        for (int64_t i = 0; i < end - begin; i++)
+          found.units[i] = out_.unit[begin + i] = found.step[i] * (1.0f / plan_.most);
+      for (int64_t r = begin; r < end && count_ > 1; r++) {
         const int64_t at = (r - begin) * count_;
         out_.unit[r] = largest(&found.step[at], count_) * (1.0f / plan_.most);
         std::fill_n(&found.units[at], count_, out_.unit[r]);
@@ -135,14 +141,16 @@ class Groups {
     cod::RowReader reader;
     const float *of[kMostRows];
     int64_t groups = 0;
-    std::vector<cod::GroupBlock> blocks;
+    int64_t count;
+    std::unique_ptr<cod::GroupBlock[]> blocks;
 
     explicit Rows(const Groups &g)
         : all(g),
           reader(g.x_, g.pre_, g.padded_, g.most_, g.transform_),
-          blocks((size_t)(g.most_ * g.count_ + cod::kMaxLanes - 1) / cod::kMaxLanes) {
+          count((g.most_ * g.count_ + cod::kMaxLanes - 1) / cod::kMaxLanes),
+          blocks(new cod::GroupBlock[(size_t)count]) {
       const int32_t tail = (int32_t)(g.x_.channels - (g.count_ - 1) * g.group_);
-      for (int64_t i = 0; i < (int64_t)blocks.size() * cod::kMaxLanes; i++)
+      for (int64_t i = 0; i < count * cod::kMaxLanes; i++)
         blocks[i / cod::kMaxLanes].valid[i % cod::kMaxLanes] =
             (i + 1) % g.count_ ? (int32_t)g.group_ : tail;
     }
@@ -150,6 +158,9 @@ class Groups {
     void read(int64_t begin, int64_t end) {
       reader.read(begin, end, of);
       groups = (end - begin) * all.count_;
+      bool together = true;  // groups follow each other, whatever their rows
+      for (int64_t r = 1; r < end - begin; r++) together &= of[r] == of[r - 1] + all.padded_;
+      if (together) return list(of[0]);
       int64_t row = 0, left = all.count_;  // groups of the row
       const float *values = of[0];
       for (int64_t at = 0; at < groups; at += cod::kMaxLanes) {
@@ -162,6 +173,15 @@ class Groups {
           if (left || ++row == end - begin) continue;
           values = of[row], left = all.count_;
         }
+        std::fill(block.values + block.lanes, block.values + cod::kMaxLanes, block.values[0]);
+      }
+    }
+
+    void list(const float *values) {
+      for (int64_t at = 0; at < groups; at += cod::kMaxLanes) {
+        cod::GroupBlock &block = blocks[at / cod::kMaxLanes];
+        block.lanes = (int)std::min<int64_t>(groups - at, cod::kMaxLanes);
+        for (int l = 0; l < block.lanes; l++) block.values[l] = values + (at + l) * all.group_;
         std::fill(block.values + block.lanes, block.values + cod::kMaxLanes, block.values[0]);
       }
     }
@@ -205,11 +225,12 @@ class Groups {
         if (m) std::memset(m, 0, (size_t)n);
         continue;
       }
-      k.carry_groups(rows.of + (r - begin), (int)(last - r), x_.channels, plan_,
+      // rows are filled up with zeros, whose carriers are zeros
+      const int64_t width = std::min(padded_, out_.stride);
+      k.carry_groups(rows.of + (r - begin), (int)(last - r), width, plan_,
                      {t.inverse + at, t.low + at, t.high + at, t.m + at}, to, out_.stride);
-      for (int64_t i = r; i < last && out_.stride > x_.channels; i++)
-        std::memset(out_.data + i * out_.stride + x_.channels, 0,
-                    (size_t)(out_.stride - x_.channels));
+      for (int64_t i = r; i < last && out_.stride > width; i++)
+        std::memset(out_.data + i * out_.stride + width, 0, (size_t)(out_.stride - width));
       for (int64_t g = 0; g < n && m; g++) m[g] = (uint8_t)t.m[at + g];
     }
   }
@@ -288,27 +309,42 @@ class Fixed {
   }
 
   void run(int64_t first, int64_t last, bool doubled) const {
+    const int64_t bytes = doubled ? 2 * x_.channels : x_.channels;
+    if (x_.row_stride != 1 || x_.channel_stride == 1 || pre_ != COD_PRE_NONE ||
+        bytes > kImageBytes || out_.stride != kImageBytes)
+      return by_rows(first, last, doubled);
+    for (int64_t begin = first; begin < last; begin += kNear) {
+      const int64_t end = std::min(begin + kNear, last);
+      if (!kernels().carry_planes(x_.data + begin, x_.channels, x_.channel_stride, end - begin,
+                                  count_ > 1, doubled, table_.view,
+                                  out_.data + begin * out_.stride))
+        by_rows(begin, end, doubled);
+    }
+  }
+
+ private:
+  static constexpr int64_t kImageBytes = 8;  // of a row of `carry_planes`
+
+  void by_rows(int64_t first, int64_t last, bool doubled) const {
     const int64_t channels = x_.channels, used = doubled ? 2 * channels : channels;
     cod::RowReader reader(x_, pre_, channels, block());
     const float *rows[kMostRows];
     for (int64_t begin = first; begin < last; begin += block()) {
       const int64_t end = std::min(begin + block(), last);
       reader.read(begin, end, rows);
-      const int64_t together = doubled ? end - begin : kTogether;
+      // rows that share what is loaded of the table
+      const int64_t together = doubled ? end - begin : std::max<int64_t>(1024 / channels, 4);
       for (int64_t r = begin; r < end; r += together) {
         const int n = (int)std::min<int64_t>(end - r, together);
         const float *const *x = rows + (r - begin);
         const bool finite = bytes(x, n, r, doubled);
-        for (int64_t i = r; i < r + n && out_.stride > used; i++)
+        for (int64_t i = r; i < r + n && doubled && out_.stride > used; i++)
           std::memset(out_.data + i * out_.stride + used, 0, (size_t)(out_.stride - used));
         for (int i = 0; i < n && !finite; i++)
           if (!bytes(x + i, 1, r + i, doubled)) lose(x[i], r + i, used);
       }
     }
   }
-
- private:
-  static constexpr int64_t kTogether = 4;  // rows that share what is loaded of the table
 
   // Bytes of n rows from the r-th on; whether all values are finite.
   bool bytes(const float *const *x, int n, int64_t r, bool doubled) const {

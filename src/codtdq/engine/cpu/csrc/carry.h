@@ -128,20 +128,27 @@ struct Carry {
     GroupResult result;
     typename Range::Scratch scratch;
     int waiting[kMaxLanes + W], count = 0;  // groups that need an order statistic
+    int32_t shortest = COD_MAX_GROUP, longest = 0;
+    bool any_zeros = false;
+    int32_t zeros[kMaxLanes];  // of each group, where `quick`
   };
 
   // DCRP as Project has it; order statistics only of the groups that need one, W at a time.
   static void projected(const GroupBlock &groups, const CarryPlan &carry, GroupSteps &out) {
     const Plan &plan = carry.range;
-    bool whole = plan.spec.group == 32 && !plan.spec.use_percentile && !plan.spec.literal;
-    for (int l = 0; l < groups.lanes; l++) whole &= groups.valid[l] == 32;
+    const bool quick = plan.spec.group == 32 && !plan.spec.use_percentile && !plan.spec.literal;
     Found found;
+    for (int l = 0; l < groups.lanes; l++) {
+      const int32_t valid = groups.valid[l];
+      found.shortest = valid < found.shortest ? valid : found.shortest;
+      found.longest = valid > found.longest ? valid : found.longest;
+    }
     for (int at = 0; at < groups.lanes; at += W)
-      if (whole)
+      if (quick)
         look_quickly(groups, at, plan, found);
       else
         look(groups, at, plan, found);
-    for (int at = 0; at < found.count; at += W) bind(groups, plan, at, whole, found);
+    for (int at = 0; at < found.count; at += W) bind(groups, plan, at, quick, found);
     if (plan.spec.guarded)
       Guard<Isa>::block(groups, plan, found.scratch.base, found.scratch.squares, found.result);
     for (int at = 0; at < groups.lanes; at += W) {
@@ -186,13 +193,20 @@ struct Carry {
     keep(at, in.s.largest, base, in.s.squares, radius, active, found);
   }
 
-  // The same of whole groups of 32 under their largest magnitudes, where C1 is certainly far away:
-  // values stay as they lie in memory.
-  static inline void look_quickly(const GroupBlock &groups, int at, const Plan &plan,
-                                  Found &found) {
+  // How many of 32 magnitudes lie below a limit.
+  COD_INLINE int below_32(const float *x, Floats limit) {
+    Floats size[32 / W];
+#pragma GCC unroll 8
+    for (int j = 0; j < 32 / W; j++) size[j] = Isa::as_floats(Isa::magnitude(Isa::load(x + j * W)));
+    return Isa::count_less_32(size, limit);
+  }
+
+  // The largest and the smallest magnitudes of groups of 32; whether C1 is far away from all of
+  // them.
+  COD_INLINE bool see(const GroupBlock &groups, int at, const Plan &plan, bool padded, Floats &base,
+                      Ints &smallest) {
     constexpr int N = 32;
     Floats seen[2];  // the largest magnitude, squared distances inside of pairs
-    Ints smallest = Isa::all_ints(kMagnitude);
     reduce<Isa, kLevels<Isa>, 2>(
         [&](int l, Floats(&own)[2]) COD_ALWAYS {
           const float *x = groups.values[at + l];
@@ -210,40 +224,85 @@ struct Carry {
         [](const Floats(&a)[2], const Floats(&b)[2], Floats(&own)[2])
             COD_ALWAYS { own[0] = larger_magnitude(a[0], b[0]), own[1] = a[1] + b[1]; },
         0, seen);
-    const Floats base = seen[0];
-    if (plan.bound_tau) {
-      // the squared deviations of all values are at least those inside of pairs
-      const typename Range::Summary pairs{{}, {}, {}, seen[1] * 0.5f};
-      if (!Range::deviation_is_large(pairs, Isa::all((float)N), base, plan) &&
-          !deviates(groups, at, base, plan))
-        return look(groups, at, plan, found);
-    }
+    base = seen[0];
+    // the squared deviations of all values are at least those inside of pairs; what fills a group
+    // up is no pair's other half
+    const typename Range::Summary pairs{{}, {}, {}, seen[1] * 0.5f};
+    return !plan.bound_tau ||
+           (!padded && Range::deviation_is_large(pairs, Isa::all((float)N), base, plan)) ||
+           deviates(groups, at, base, plan);
+  }
+
+  // The same of groups whose second half is filled up.
+  COD_INLINE bool see_half(const GroupBlock &groups, int at, const Plan &plan, Floats &base) {
+    Floats seen[3], count;  // the largest magnitude, the sum, squares
+    reduce<Isa, kLevels<Isa>, 3>(
+        [&](int l, Floats(&own)[3]) COD_ALWAYS {
+          Ints most{};
+          own[1] = own[2] = Floats{};
+          for (int i = 0; i < 16; i += W) {
+            const Floats v = Isa::load(groups.values[at + l] + i);
+            most = Isa::unsigned_max(most, Isa::magnitude(v));
+            own[1] = own[1] + v;
+            own[2] = Isa::fma(v, v, own[2]);
+          }
+          own[0] = Isa::as_floats(most);
+        },
+        [](const Floats(&a)[3], const Floats(&b)[3], Floats(&own)[3]) COD_ALWAYS {
+          own[0] = larger_magnitude(a[0], b[0]);
+          own[1] = a[1] + b[1], own[2] = a[2] + b[2];
+        },
+        0, seen);
+    base = seen[0];
+    for (int l = 0; l < W; l++) count[l] = (float)groups.valid[at + l];
+    const typename Range::Summary sums{{}, {}, seen[1], seen[2]};
+    return !plan.bound_tau || Range::deviation_is_large(sums, count, base, plan);
+  }
+
+  // The same of groups of 32, filled up with zeros, under their largest magnitudes, where C1 is
+  // certainly far away: values stay as they lie in memory.
+  static inline void look_quickly(const GroupBlock &groups, int at, const Plan &plan,
+                                  Found &found) {
+    constexpr int N = 32;
+    Ints smallest = Isa::all_ints(kMagnitude);
+    Floats base;
+    const bool apart = found.longest <= N / 2
+                           ? see_half(groups, at, plan, base)
+                           : see(groups, at, plan, found.shortest < N, base, smallest);
+    const Floats least = Isa::all(0x1p-149f);  // only zero is less
+    int32_t *const zeros = found.zeros + at;
+    const bool counts = found.longest <= N / 2 || Isa::any(smallest == 0);
+    Isa::store(Ints{}, zeros);
+    found.any_zeros |= counts;
+    for (int l = 0; l < W && counts; l++) zeros[l] = below_32(groups.values[at + l], least);
+    if (!apart) return look(groups, at, plan, found);
     // squares: more than they are, which only makes `guard` more careful
     keep(at, Isa::as_ints(base), base, base * base * (float)N, base, Ints{}, found);
     if (!plan.bound_zero) return;
     // A hair above the largest magnitude whose bound lies under the radius: whether that is so,
     // `bind` finds out exactly.
     alignas(64) float limit[W];
-    const Floats least = Isa::all(0x1p-149f);  // only zero is less
-    const bool counts = Isa::any(smallest == 0);
     Isa::store(base * (1.0f / plan.zero_factor) * (1.0f + 0x1p-20f), limit);
-    for (int l = 0; l < W; l++) {
-      Floats size[N / W];
-#pragma GCC unroll 8
-      for (int j = 0; j < N / W; j++)
-        size[j] = Isa::as_floats(Isa::magnitude(Isa::load(groups.values[at + l] + j * W)));
-      const int zeros = counts ? Isa::count_less_32(size, least) : 0;
-      const int few = Isa::count_less_32(size, Isa::all(limit[l])) - zeros;
+    const int here = groups.lanes - at < W ? groups.lanes - at : W;
+    if (!counts)
+      for (int l = 0; l < here; l++) {
+        found.waiting[found.count] = at + l;
+        found.count += below_32(groups.values[at + l], Isa::all(limit[l])) >= plan.zero_rank[N];
+      }
+    for (int l = 0; l < here && counts; l++) {
+      const int few = below_32(groups.values[at + l], Isa::all(limit[l])) - zeros[l];
       found.waiting[found.count] = at + l;
-      found.count += (few >= plan.zero_rank[N - zeros]) & (zeros < N) & (at + l < groups.lanes);
+      found.count += (few >= plan.zero_rank[N - zeros[l]]) & (zeros[l] < N);
     }
   }
 
-  // Whether C1 is far away from whole groups of 32, by their sums.
+  // Whether C1 is far away from groups of 32, by their sums.
   static __attribute__((noinline)) bool deviates(const GroupBlock &groups, int at, Floats base,
                                                  const Plan &plan) {
     constexpr int N = 32;
     alignas(64) Floats total[W], squares[W];
+    Floats count;
+    for (int l = 0; l < W; l++) count[l] = (float)groups.valid[at + l];
     for (int l = 0; l < W; l++) {
       Floats sum{}, square{};
 #pragma GCC unroll 8
@@ -256,14 +315,27 @@ struct Carry {
     }
     const auto add = [](Floats a, Floats b) { return a + b; };
     const typename Range::Summary s{{}, {}, Isa::across(total, add), Isa::across(squares, add)};
-    return Range::deviation_is_large(s, Isa::all((float)N), base, plan);
+    return Range::deviation_is_large(s, count, base, plan);
   }
 
-  // C2 of W of the waiting groups, from `at` on. whole: groups of 32 values.
+  // What C2 makes of W groups of 32, filled up with zeros, which are no evidence.
+  COD_INLINE Floats smallest_evidence(const float *const *rows, const int *waiting,
+                                      const Plan &plan, const Found &found) {
+    int32_t zeros = 0;
+    for (int l = 0; l < W && found.any_zeros; l++) zeros |= found.zeros[waiting[l]];
+    if (!zeros)
+      return Isa::as_floats(Select<Isa>::smallest_of_32(rows, plan.zero_rank[32])) *
+             plan.zero_factor;
+    Ints ranks{};
+    for (int l = 0; l < W; l++) ranks[l] = plan.zero_rank[32 - found.zeros[waiting[l]]];
+    return Isa::as_floats(Select<Isa>::smallest_of_32(rows, ranks)) * plan.zero_factor;
+  }
+
+  // C2 of W of the waiting groups, from `at` on. quick: those of `look_quickly`.
   static __attribute__((noinline)) void bind(const GroupBlock &groups, const Plan &plan, int at,
-                                             bool whole, Found &found) {
+                                             bool quick, Found &found) {
     int *waiting = found.waiting + at;
-    const int count = found.count - at < W ? found.count - at : W, rank = plan.zero_rank[32];
+    const int count = found.count - at < W ? found.count - at : W;
     for (int l = count; l < W; l++) waiting[l] = waiting[0];
     alignas(64) float radii[W];
     alignas(64) int32_t codes[W];
@@ -273,11 +345,11 @@ struct Carry {
       radii[l] = found.result.radius[waiting[l]], codes[l] = found.result.active[waiting[l]];
     }
     Floats radius = Isa::load(radii), bound{};
-    Ints active, infeasible{}, least{};
+    Ints active, infeasible{};
     __builtin_memcpy(&active, codes, sizeof active);
-    if (whole && rank <= kChunk)
-      bound = Isa::as_floats(Select<Isa>::smallest_of_32(rows, rank, least)) * plan.zero_factor;
-    if (Isa::any(least == 0)) {  // zeros do not count
+    if (quick && plan.zero_rank[32] <= kChunk) {
+      bound = smallest_evidence(rows, waiting, plan, found);
+    } else {
       typename Range::Loaded in;
       Range::load_lanes(groups, waiting, plan, in);
       bound = Range::zero_bin_bound(in.v, in.s, plan);
@@ -580,6 +652,9 @@ struct Carry {
     // the largest magnitude of a group has the largest code
     const bool clips = plan.projected || plan.asymmetric || plan.trials > 1;
     CarryTable own = table;
+    bool together = stride == channels && channels % group == 0;  // one long row
+    for (int r = 1; r < n && together; r++) together = rows[r] == rows[0] + r * channels;
+    if (together) channels *= n, n = n < 1 ? n : 1;
     for (int r = 0; r < n; r++, to += stride) {
       int used = 1;  // entries
       for (int64_t c = 0; c < channels; c += used * group) {
@@ -608,8 +683,8 @@ struct Carry {
           m(own ? Isa::load(t.m + c) : Isa::all(*t.m)) {}
   };
 
-  // A few rows under the same table: what it says is loaded once for all of them. A product with
-  // zero tells what is not finite.
+  // A few rows under the same table, filled up with zeros: what it says is loaded once for all of
+  // them. A product with zero tells what is not finite.
   static bool each(const float *const *rows, int n, int64_t channels, bool own,
                    const CarryTable &table, int8_t *to, int64_t stride) {
     Floats wrong[2] = {};
@@ -640,13 +715,18 @@ struct Carry {
     for (; c < channels; c += W) {
       const int left = channels - c < W ? (int)(channels - c) : W;
       const Columns columns(table, c, own);
+      Ints exists;
+      for (int l = 0; l < W; l++) exists[l] = l < left ? -1 : 0;
       for (int r = 0; r < n; r++) {
         const Floats v = values(rows[r] + c, left);
         wrong[0] = Isa::fma(v, Floats{}, wrong[0]);
-        put(carried(v, columns.inverse, columns.low, columns.high, columns.m), to + r * stride + c,
-            left);
+        const Ints q = carried(v, columns.inverse, columns.low, columns.high, columns.m) & exists;
+        put(q, to + r * stride + c, stride - c < W ? (int)(stride - c) : W);
       }
     }
+    for (; c < stride; c += W)
+      for (int r = 0; r < n; r++)
+        put(Ints{}, to + r * stride + c, stride - c < W ? (int)(stride - c) : W);
     wrong[0] = wrong[0] + wrong[1];
     return !Isa::any(wrong[0] != wrong[0]);
   }
@@ -663,6 +743,38 @@ struct Carry {
       const Ints whole = carried(v, one.inverse, one.low, one.high, Isa::all(1.0f));
       put(whole >> 1, first + i, left);
       put(whole - (whole >> 1), second + i, left);
+    }
+    return !Isa::any(wrong != wrong);
+  }
+
+  // Maps of up to 8 channels that lie one after the other, as those of an image: rows of 8 bytes
+  // for n pixels, as `each` makes them, or as `halves`; whether all are finite.
+  static bool planes(const float *x, int64_t channels, int64_t channel_stride, int64_t n, bool own,
+                     bool halved, const CarryTable &t, int8_t *to) {
+    Floats wrong{};
+    for (int64_t i = 0; i < n; i += W) {
+      const int left = n - i < W ? (int)(n - i) : W;
+      Ints words[2] = {};
+      const auto add = [&](int64_t at, Ints q) COD_ALWAYS {
+        const Ints byte = (q & 0xff) << (int)(8 * (at % 4));
+        at < 4 ? words[0] |= byte : words[1] |= byte;
+      };
+      for (int64_t c = 0; c < channels; c++) {
+        const int64_t k = own ? c : 0;
+        const Floats v = values(x + c * channel_stride + i, left);
+        wrong = Isa::fma(v, Floats{}, wrong);
+        const Ints q = carried(v, Isa::all(t.inverse[k]), Isa::all(t.low[k]), Isa::all(t.high[k]),
+                               Isa::all(halved ? 1.0f : t.m[k]));
+        add(c, halved ? q >> 1 : q);
+        if (halved) add(channels + c, q - (q >> 1));
+      }
+      if (left == W) {
+        Isa::store_pairs(words[0], words[1], to + 8 * i);
+      } else {
+        int8_t some[8 * W];
+        Isa::store_pairs(words[0], words[1], some);
+        __builtin_memcpy(to + 8 * i, some, (size_t)(8 * left));
+      }
     }
     return !Isa::any(wrong != wrong);
   }

@@ -80,8 +80,6 @@ class Pixels {
       const int64_t row = g / count_ * positions_ + g % count_ * size_;
       int8_t *to = out_.data + row * out_.stride;
       k.carry_each(rows, n, channels_, true, table, to, out_.stride);
-      for (int i = 0; i < n && out_.stride > channels_; i++)
-        std::memset(to + i * out_.stride + channels_, 0, (size_t)(out_.stride - channels_));
       for (int64_t c = 0; c < channels_ && out_.multiplier; c++)
         out_.multiplier[g * channels_ + c] = (uint8_t)table.m[c];
     }

@@ -136,7 +136,9 @@ struct Kernels {
   // best[i] (each) or best[0] = max with the magnitudes |x[i]| as integers
   void (*magnitudes)(const float *x, int64_t n, bool each, int32_t *best);
 
-  void (*transform)(const float *x, int64_t n, const cod_transform &transform, float *y);
+  // `count` rows of n values; those of y are `stride` apart
+  void (*transform)(const float *const *x, int count, int64_t n, const cod_transform &transform,
+                    float *y, int64_t stride);
 
   // Products of carriers. A panel of weights: [taps][depth / unit][columns][unit] codes.
   int carrier_rows, carrier_columns, carrier_unit;
@@ -173,12 +175,16 @@ struct Kernels {
                             const CarryPlan &plan, float *step, float *least);
   void (*carry_try_pixels)(const float *const *rows, int n, int64_t channels, const float *units,
                            const CarryPlan &plan, const CarryTable &table);
-  // bytes of n rows with an entry for each channel, or one for all; whether all values are finite
+  // bytes of n rows with an entry for each channel, or one for all, then zeros up to the next row;
+  // whether all values are finite
   bool (*carry_each)(const float *const *rows, int n, int64_t channels, bool each,
                      const CarryTable &table, int8_t *to, int64_t stride);
   // the same of n values with one entry for all, each as the sum of two bytes
   bool (*carry_halves)(const float *x, int64_t n, const CarryTable &table, int8_t *first,
                        int8_t *second);
+  // the same of n pixels whose up to 8 bytes are a row; channel c begins at x[c * channel_stride]
+  bool (*carry_planes)(const float *x, int64_t channels, int64_t channel_stride, int64_t n,
+                       bool each, bool halved, const CarryTable &table, int8_t *to);
   // to[p * stride + c] = x[c * channel_stride + p] for p < pixels
   void (*turn)(const float *x, int64_t channels, int64_t channel_stride, int64_t pixels, float *to,
                int64_t stride);

@@ -149,8 +149,8 @@ struct Lanes {
     for (int l = 0; l < W; l++) y[l] = x[l ^ DISTANCE];
     return y;
   }
-  // x[at[0]], x[at[1]], ...
-  COD_INLINE Floats gather(const float *x, const int32_t *at) {
+  // x[at[0]], x[at[1]], ... of n values
+  COD_INLINE Floats picked(const float *x, int64_t, const int32_t *at) {
     Floats v{};
     for (int l = 0; l < W; l++) v[l] = x[at[l]];
     return v;
@@ -166,6 +166,14 @@ struct Lanes {
   }
   COD_INLINE void store_some_codes(Ints codes, int8_t *to, int64_t n) {
     for (int64_t l = 0; l < n; l++) to[l] = (int8_t)codes[l];
+  }
+
+  // x[0], y[0], x[1], y[1], ...
+  COD_INLINE void store_pairs(Ints x, Ints y, int8_t *to) {
+    for (int l = 0; l < W; l++) {
+      const int32_t pair[2] = {x[l], y[l]};
+      __builtin_memcpy(to + 8 * l, pair, sizeof pair);
+    }
   }
 
   // Keys: integers in whose order magnitudes come (select.h). One less than the bits of a

@@ -45,6 +45,22 @@ bool has_room(const cod_quantized &out, int64_t rows, int64_t channels, int64_t 
          (!out.x_hat || cod::fills(out.value_count, rows, channels));
 }
 
+// The largest magnitudes of rows that follow each other: short ones count as one wide row.
+void dense_magnitudes(const float *x, int64_t rows, int64_t channels, bool each, int32_t *best) {
+  constexpr int64_t kWide = 256;
+  const auto &k = kernels();
+  if (!each) return k.magnitudes(x, rows * channels, false, best);
+  const int64_t together = kWide / channels;
+  if (together > 1 && rows >= 2 * together) {
+    int32_t found[kWide] = {};
+    for (; rows >= together; rows -= together, x += together * channels)
+      k.magnitudes(x, together * channels, true, found);
+    for (int64_t i = 0; i < together * channels; i++)
+      best[i % channels] = std::max(best[i % channels], found[i]);
+  }
+  for (; rows > 0; rows--, x += channels) k.magnitudes(x, channels, true, best);
+}
+
 }  // namespace
 
 extern "C" int32_t cod_quantize_groups(const cod_rows *x, const cod_quant_spec *spec,
@@ -121,7 +137,9 @@ extern "C" int32_t cod_absmax(const cod_rows *x, int32_t per_channel, float *out
       const int64_t begin = piece * grain, end = begin + grain < x->rows ? begin + grain : x->rows;
       if (begin >= end) continue;
       int32_t *best = &found[piece * width];
-      if (x->channel_stride == 1) {
+      if (x->channel_stride == 1 && x->row_stride == channels) {
+        dense_magnitudes(x->data + begin * channels, end - begin, channels, per_channel != 0, best);
+      } else if (x->channel_stride == 1) {
         for (int64_t r = begin; r < end; r++)
           kernels().magnitudes(x->data + r * x->row_stride, channels, per_channel != 0, best);
       } else {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <memory>
 
 #include "kernels.h"
 #include "spans.h"
@@ -25,29 +25,47 @@ class RowReader {
         transform_(transform && changes(*transform) ? transform : nullptr),
         gather_(x.channel_stride != 1 || pre != COD_PRE_NONE ||
                 (padded != x.channels && !transform_)) {
-    if (gather_) buffer_.assign((size_t)(most * padded), 0.0f);
-    if (transform_) changed_.assign((size_t)(most * padded), 0.0f);
+    if (gather_) make(most, buffer_);
+    if (transform_) make(most, changed_);
   }
 
   // Pointers to rows [begin, end), as many as `most` says.
   void read(int64_t begin, int64_t end, const float **rows) {
     for (int64_t r = begin; r < end; r++) rows[r - begin] = x_.data + r * x_.row_stride;
     if (gather_) gather(begin, end, rows);
-    for (int64_t i = 0; i < end - begin && transform_; i++) {
-      float *row = &changed_[i * padded_];
-      kernels().transform(rows[i], x_.channels, *transform_, row);
-      rows[i] = row;
-    }
+    if (!transform_) return;
+    kernels().transform(rows, (int)(end - begin), x_.channels, *transform_, changed_.get(),
+                        padded_);
+    for (int64_t i = 0; i < end - begin; i++) rows[i] = &changed_[i * padded_];
   }
 
  private:
+  static constexpr int64_t kShort = 128;  // channels: copied in less time than calls take
+
+  // Memory for rows: only what fills them up is set, and stays.
+  void make(int64_t most, std::unique_ptr<float[]> &rows) {
+    rows.reset(new float[(size_t)(most * padded_)]);
+    const size_t rest = (size_t)(padded_ - x_.channels) * sizeof(float);
+    for (int64_t i = 0; i < most && rest; i++)
+      std::memset(&rows[i * padded_ + x_.channels], 0, rest);
+  }
+
   void gather(int64_t begin, int64_t end, const float **rows) {
     const int64_t n = end - begin, channels = x_.channels;
-    if (x_.channel_stride == 1) {
+    if (x_.channel_stride == 1 && pre_ == COD_PRE_GELU) {
+      for (int64_t i = 0; i < n; i++) {
+        kernels().gelu(rows[i], channels, &buffer_[i * padded_]);
+        rows[i] = &buffer_[i * padded_];
+      }
+      return;
+    }
+    if (x_.channel_stride == 1 && channels <= kShort) {
+      kernels().transform(rows, (int)n, channels, cod_transform{}, buffer_.get(), padded_);
+    } else if (x_.channel_stride == 1) {
       for (int64_t i = 0; i < n; i++)
         std::memcpy(&buffer_[i * padded_], rows[i], (size_t)channels * sizeof(float));
     } else if (x_.row_stride == 1) {
-      kernels().turn(x_.data + begin, channels, x_.channel_stride, n, buffer_.data(), padded_);
+      kernels().turn(x_.data + begin, channels, x_.channel_stride, n, buffer_.get(), padded_);
     } else {
       for (int64_t c = 0; c < channels; c++) {
         const float *column = x_.data + begin * x_.row_stride + c * x_.channel_stride;
@@ -68,7 +86,7 @@ class RowReader {
   int64_t padded_;
   const cod_transform *transform_;
   bool gather_;
-  std::vector<float> buffer_, changed_;
+  std::unique_ptr<float[]> buffer_, changed_;
 };
 
 constexpr int64_t kMostChannels = (int64_t)1 << 40;  // no count of a padded row overflows

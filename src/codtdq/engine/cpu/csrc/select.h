@@ -131,11 +131,10 @@ struct Select {
     return best;
   }
 
-  // The rank-th smallest, up to the 8th, of 32 magnitudes in each of W rows, and the smallest;
-  // zeros count. Columns are ordered as they come from memory.
-  static __attribute__((noinline)) Ints smallest_of_32(const float *const *rows, int rank,
-                                                       Ints &least) {
-    alignas(64) Ints keys[32];
+  // The lowest 8 keys of each half of 32 magnitudes in each of W rows: ordered lists at keys[0] and
+  // keys[16]. Columns are ordered as they come from memory.
+  template <int OMIT>
+  COD_INLINE void lists_of_32(const float *const *rows, Ints *keys) {
 #pragma GCC unroll 1
     for (int at = 0; at < 32; at += kChunk) {
       Floats x[kChunk];
@@ -143,14 +142,31 @@ struct Select {
       Isa::transpose4(rows, at, x);
       Isa::transpose4(rows, at + 4, x + 4);
 #pragma GCC unroll 8
-      for (int i = 0; i < kChunk; i++) v[i] = Isa::magnitude(x[i]);
+      for (int i = 0; i < kChunk; i++) {
+        v[i] = Isa::magnitude(x[i]);
+        if (OMIT) v[i] = Isa::key_of(v[i], OMIT);
+      }
       sort_chunk(v);
 #pragma GCC unroll 8
       for (int i = 0; i < kChunk; i++) keys[at + i] = v[i];
     }
     for (int at = 0; at < 32; at += 16) keep_lowest(keys + at, keys + at + kChunk, kChunk);
-    least = Isa::key_min(keys[0], keys[16]);
+  }
+
+  // The rank-th smallest, up to the 8th, of 32 magnitudes in each of W rows; zeros count.
+  static __attribute__((noinline)) Ints smallest_of_32(const float *const *rows, int rank) {
+    alignas(64) Ints keys[32];
+    lists_of_32<0>(rows, keys);
     return of_both(keys, keys + 16, rank);
+  }
+  // The same without zeros, and ranks of the rows' own.
+  static __attribute__((noinline)) Ints smallest_of_32(const float *const *rows, Ints ranks) {
+    alignas(64) Ints keys[32];
+    lists_of_32<1>(rows, keys);
+    keep_lowest(keys, keys + 16, kChunk);
+    Ints found = keys[0];
+    for (int r = 2; r <= kChunk; r++) found = Isa::choose(ranks == r, keys[r - 1], found);
+    return Isa::magnitude_of(found, 1);
   }
 
   // The M-th largest magnitude of each lane.

@@ -66,6 +66,7 @@ constexpr Kernels table_of() {
   k.carry_groups = Carry<Isa>::groups;
   k.carry_each = Carry<Isa>::each;
   k.carry_halves = Carry<Isa>::halves;
+  k.carry_planes = Carry<Isa>::planes;
   k.carry_try = Carry<Isa>::try_groups;
   k.carry_pixel_steps = Carry<Isa>::pixel_steps;
   k.carry_try_pixels = Carry<Isa>::try_pixels;

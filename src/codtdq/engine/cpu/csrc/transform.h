@@ -36,37 +36,87 @@ struct Transform {
     }
   }
 
-  // W values of (x[order] - shift) / scale, from the i-th on.
-  COD_INLINE Floats moved_lanes(const float *x, int64_t i, const cod_transform &t) {
-    Floats v = t.order ? Isa::gather(x, t.order + i) : Isa::load(x + i);
-    if (t.shift) v -= Isa::load(t.shift + i);
-    if (t.scale) v = quotient<Isa>(v, Isa::load(t.scale + i), Isa::load(t.inverse + i));
+  // What is done to W channels, the same for all rows. left: how many of them there are.
+  struct Column {
+    Floats shift, scale, inverse;
+    const int32_t *order;
+    alignas(64) int32_t last[W];  // the order, if it has no W indices any more
+    int left;
+    inline __attribute__((always_inline)) void set(const cod_transform &t, int64_t i, int64_t n) {
+      left = n - i < W ? (int)(n - i) : W;
+      shift = t.shift ? some(t.shift + i, left) : Floats{};
+      scale = t.scale ? some(t.scale + i, left) : Floats{};
+      inverse = t.scale ? some(t.inverse + i, left) : Floats{};
+      order = t.order ? t.order + i : nullptr;
+      if (left == W || !order) return;
+      __builtin_memset(last, 0, sizeof last);
+      __builtin_memcpy(last, order, (size_t)left * sizeof(int32_t));
+      order = last;
+    }
+  };
+  COD_INLINE Floats some(const float *x, int left) {
+    return left == W ? Isa::load(x) : Isa::load_some(x, left);
+  }
+  // (x[order] - shift) / scale. A shift of zero leaves a value as it is.
+  template <bool ORDER, bool SCALE>
+  COD_INLINE Floats moved(const float *x, int64_t i, int64_t n, const Column &c) {
+    Floats v;
+    if constexpr (ORDER)
+      v = Isa::picked(x, n, c.order);
+    else
+      v = some(x + i, c.left);
+    v -= c.shift;
+    if constexpr (SCALE)  // the guess of a quotient wants an inverse, which lanes beyond lack
+      v = c.left == W ? quotient<Isa>(v, c.scale, c.inverse) : v / c.scale;
     return v;
   }
 
-  // y = R((x[order] - shift) / scale) with shift and scale in the new order; R rotates whole blocks
-  // of 32 values. Same operations in the same order as torch's, so that no bit differs.
-  static void run(const float *x, int64_t n, const cod_transform &t, float *y) {
+  template <bool ORDER, bool SCALE>
+  static void rows(const float *const *x, int count, int64_t n, const cod_transform &t, float *y,
+                   int64_t stride) {
     const int64_t rotated = t.hadamard ? n / 32 * 32 : 0;
-    int64_t i = rotated;
-    for (; i + W <= n; i += W) Isa::store(moved_lanes(x, i, t), y + i);
-    for (; i < n; i++) {
-      y[i] = x[t.order ? t.order[i] : i];
-      if (t.shift) y[i] -= t.shift[i];
-      if (t.scale) y[i] /= t.scale[i];
+    for (int64_t i = rotated; i < n; i += W) {
+      Column c;
+      c.set(t, i, n);
+      for (int r = 0; r < count; r++) {
+        const Floats v = moved<ORDER, SCALE>(x[r], i, n, c);
+        if (c.left == W)
+          Isa::store(v, y + r * stride + i);
+        else
+          Isa::store_some(v, y + r * stride + i, c.left);
+      }
     }
     constexpr float kRoot = 5.656854249492381f;  // of 32
     for (int64_t at = 0; at < rotated; at += 32) {
-      Floats v[32 / W];
-      for (int j = 0; j < 32 / W; j++) v[j] = moved_lanes(x, at + j * W, t);
-      butterfly<1>(v);
-      butterfly<2>(v);
-      butterfly<4>(v);
-      butterfly<8>(v);
-      butterfly<16>(v);
-      for (int j = 0; j < 32 / W; j++)
-        Isa::store(quotient<Isa>(v[j], Isa::all(kRoot), Isa::all(1.0f / kRoot)), y + at + j * W);
+      Column c[32 / W];
+      for (int j = 0; j < 32 / W; j++) c[j].set(t, at + j * W, n);
+      for (int r = 0; r < count; r++) {
+        Floats v[32 / W];
+#pragma GCC unroll 8
+        for (int j = 0; j < 32 / W; j++) v[j] = moved<ORDER, SCALE>(x[r], at + j * W, n, c[j]);
+        butterfly<1>(v);
+        butterfly<2>(v);
+        butterfly<4>(v);
+        butterfly<8>(v);
+        butterfly<16>(v);
+        for (int j = 0; j < 32 / W; j++)
+          Isa::store(quotient<Isa>(v[j], Isa::all(kRoot), Isa::all(1.0f / kRoot)),
+                     y + r * stride + at + j * W);
+      }
     }
+  }
+
+  // y = R((x[order] - shift) / scale) of `count` rows with shift and scale in the new order; R
+  // rotates whole blocks of 32 values. Same operations in the same order as torch's, so that no bit
+  // differs.
+  static void run(const float *const *x, int count, int64_t n, const cod_transform &t, float *y,
+                  int64_t stride) {
+    if (t.order)
+      t.scale ? rows<true, true>(x, count, n, t, y, stride)
+              : rows<true, false>(x, count, n, t, y, stride);
+    else
+      t.scale ? rows<false, true>(x, count, n, t, y, stride)
+              : rows<false, false>(x, count, n, t, y, stride);
   }
 };
 

@@ -107,7 +107,7 @@ struct Wasm : Lanes<4> {
     if constexpr (DISTANCE == 1) return (Floats)wasm_i32x4_shuffle(v, v, 1, 0, 3, 2);
     return (Floats)wasm_i32x4_shuffle(v, v, 2, 3, 0, 1);
   }
-  COD_INLINE Floats gather(const float *x, const int32_t *at) {
+  COD_INLINE Floats picked(const float *x, int64_t, const int32_t *at) {
     v128_t v = wasm_v128_load32_zero(x + at[0]);
     v = wasm_v128_load32_lane(x + at[1], v, 1);
     v = wasm_v128_load32_lane(x + at[2], v, 2);
