@@ -8,6 +8,7 @@ from engine_cases import SETS, instruction_set, needs_engine, quantized, torch_t
 from program_cases import tensors
 from torch import nn
 
+from codtdq.declarations import Declaration
 from codtdq.engine import use_backend
 from codtdq.engine.program.program import Program
 
@@ -95,3 +96,42 @@ def test_a_number_for_each_row_is_spread_over_it(rows):
     assert torch.equal(chained(x), plain(x))
     with torch.no_grad():
         torch.testing.assert_close(chained(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+class Gate(nn.Module):
+    """GELU of half of the channels times the other half, along with what writes them."""
+
+    quantization = Declaration(fused_as="gated_gelu")
+
+    def forward(self, x):
+        y, gate = x.chunk(2, dim=1)
+        return nn.functional.gelu(y) * gate
+
+
+class Local(nn.Module):
+    """The MLP of a PVT: a depthwise convolution of a map between two products of its rows."""
+
+    def __init__(self, dim, hidden, stride, act):
+        super().__init__()
+        self.fc1 = nn.Conv2d(dim, hidden, 1)
+        self.mix = nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden)
+        self.act = act
+        self.fc2 = nn.Conv2d(hidden // (1 + isinstance(act, Gate)), dim, 1)
+
+    def forward(self, x):
+        return self.fc2(self.act(self.mix(self.fc1(x))))
+
+
+@pytest.mark.parametrize("stride, act", [(1, nn.GELU()), (2, nn.ReLU()), (1, Gate())])
+@pytest.mark.parametrize("size", [(1, 3), (9, 5), (30, 41)])
+def test_a_depthwise_convolution_begins_a_chain(size, stride, act):
+    torch.manual_seed(sum(size))
+    model = quantized(Local(48, 160, stride, act).eval())
+    x = torch.randn(2, 48, *size)
+    for name, threads in itertools.product(SETS, (1, 3)):
+        with instruction_set(name), torch_threads(threads):
+            use_backend(model, "cpu", example=x)
+            plain, chained = programs(model, x)
+            assert "carrier_depthwise" in plain.kinds
+            assert "carrier_depthwise" not in chained.kinds
+            assert torch.equal(chained(x), plain(x)), name

@@ -38,4 +38,10 @@ struct Joined {
 int32_t carrier_conv(const cod_carrier &x, const cod_geometry &g, const cod_carrier_weight &w,
                      const cod_output &y, const Joined &joined, int32_t threads);
 
+// cod_carrier_depthwise of so many output rows from `first` on, which y holds alone.
+int32_t carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry, int64_t channels,
+                          const int8_t *weight, int64_t weight_count, const float *factor,
+                          int64_t factor_count, const cod_output *y, int64_t first, int64_t rows,
+                          int32_t threads);
+
 }  // namespace cod

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aligned.h"
+#include "carrier_weight.h"
 #include "geometry.h"
 #include "kernels.h"
 
@@ -25,13 +26,19 @@ struct Band {
   int64_t image, begin, end, low;
 };
 
+// Output pixels [first, last), counted through lines and images; y holds these and no other.
+struct Pixels {
+  int64_t first, last;
+};
+
 class Depthwise {
  public:
   // weight: [taps, channels]; scale: [batch, channels].
   Depthwise(const cod_carrier &x, const cod_geometry &g, int64_t channels, const int8_t *weight,
-            const float *scale, const cod_output &y)
+            const float *scale, const cod_output &y, const Pixels &pixels)
       : x_(x),
         g_(g),
+        pixels_(pixels),
         channels_(channels),
         scale_(scale),
         y_(y),
@@ -40,12 +47,9 @@ class Depthwise {
         together_(cod::kernels().depthwise_taps) {
     choose_taps();
     take_weights(weight);
-    // the lines around a band are spread for its neighbours once more: not too many of them
-    const int64_t around = (int64_t)(g.kernel_h - 1) * g.dilation_h / g.stride_h;
-    lines_ = std::max({kFewestLines, (g.out_h + kBands - 1) / kBands, 2 * around});
-    bands_ = (g.out_h + lines_ - 1) / lines_;
+    const auto bands = cut_lines();
     const int64_t most = std::max(kNear / (kept_ * width_), kVector);
-    const int64_t wanted = std::min((kBands + bands_ - 1) / bands_, outputs_ / (4 * kVector));
+    const int64_t wanted = std::min((kBands + bands - 1) / bands, outputs_ / (4 * kVector));
     blocks_ = std::max((outputs_ + most - 1) / most, wanted);
     block_ = (outputs_ + blocks_ - 1) / blocks_;
     block_ = (block_ + kVector - 1) / kVector * kVector;
@@ -53,33 +57,33 @@ class Depthwise {
     pixel_ = block_ + kVector;
   }
 
-  int64_t items() const { return g_.batch * bands_ * blocks_; }
+  int64_t items() const { return (int64_t)bands_.size() * blocks_; }
   int64_t values() const { return kept_ * width_ * pixel_; }
   int64_t line_values() const { return gated_ ? g_.out_w * pixel_ : 0; }
 
   // x_hat: room for `values()`, line: for `line_values()`.
   void run(int64_t item, float *x_hat, float *line) const {
     const int64_t from = item % blocks_ * block_, n = std::min(outputs_ - from, block_);
-    const int64_t image = item / blocks_ / bands_, begin = item / blocks_ % bands_ * lines_;
-    const Band band{image, begin, std::min(begin + lines_, g_.out_h),
-                    std::max(begin * g_.stride_h + top_, first_line_)};
+    const Band &band = bands_[(size_t)(item / blocks_)];
     const int activation = gated_ ? (int)COD_ACT_GELU : y_.activation;
     Lists own = lists();
     int64_t ready = band.low;
     for (int64_t oy = band.begin; oy < band.end; oy++) {
-      float *out = output(band, oy) + from;
+      const Part part = part_of(band.image, oy);
+      float *out = part.y + from;
       ready = spread(band, ready, oy, from, n, own, x_hat);
-      compute(band.image, oy, from, n, own, x_hat, out, y_.row_stride);
+      compute(band.image, oy, part, from, n, own, x_hat, out, y_.row_stride);
       const bool dense = y_.row_stride == n;  // one long row
-      for (int64_t p = 0; p < (dense ? 1 : g_.out_w) && activation != COD_ACT_NONE; p++)
-        cod::kernels().activate(out + p * y_.row_stride, dense ? n * g_.out_w : n, activation);
+      for (int64_t p = 0; p < (dense ? 1 : part.count) && activation != COD_ACT_NONE; p++)
+        cod::kernels().activate(out + p * y_.row_stride, dense ? n * part.count : n, activation);
     }
     ready = band.low;
     for (int64_t oy = band.begin; oy < band.end && gated_; oy++) {
-      float *out = output(band, oy) + from;
+      const Part part = part_of(band.image, oy);
+      float *out = part.y + from;
       ready = spread(band, ready, oy, outputs_ + from, n, own, x_hat);
-      compute(band.image, oy, outputs_ + from, n, own, x_hat, line, pixel_);
-      for (int64_t p = 0; p < g_.out_w; p++)
+      compute(band.image, oy, part, outputs_ + from, n, own, x_hat, line, pixel_);
+      for (int64_t p = 0; p < part.count; p++)
         cod::kernels().multiply(out + p * y_.row_stride, line + p * pixel_, n);
     }
   }
@@ -130,8 +134,33 @@ class Depthwise {
     }
   }
 
-  float *output(const Band &band, int64_t oy) const {
-    return y_.data + (band.image * g_.out_h + oy) * g_.out_w * y_.row_stride;
+  // Bands of the lines that have wanted pixels; returns how many of them an image has.
+  int64_t cut_lines() {
+    // the lines around a band are spread for its neighbours once more: not too many of them
+    const int64_t around = (int64_t)(g_.kernel_h - 1) * g_.dilation_h / g_.stride_h;
+    const int64_t most =
+        std::max({kFewestLines, (g_.out_h + kBands - 1) / kBands, 2 * around});
+    const int64_t end = (pixels_.last - 1) / g_.out_w + 1;
+    for (int64_t line = pixels_.first / g_.out_w; line < end;) {
+      const int64_t image = line / g_.out_h, begin = line % g_.out_h;
+      const int64_t count = std::min({most - begin % most, end - line, g_.out_h - begin});
+      bands_.push_back(
+          {image, begin, begin + count, std::max(begin * g_.stride_h + top_, first_line_)});
+      line += count;
+    }
+    return (g_.out_h + most - 1) / most;
+  }
+
+  // The wanted pixels of a line, and where the first one is written.
+  struct Part {
+    int64_t from, count;
+    float *y;
+  };
+  Part part_of(int64_t image, int64_t oy) const {
+    const int64_t begin = (image * g_.out_h + oy) * g_.out_w;
+    const int64_t from = std::max(pixels_.first, begin);
+    const int64_t to = std::min(pixels_.last, begin + g_.out_w);
+    return {from - begin, to - from, y_.data + (from - pixels_.first) * y_.row_stride};
   }
 
   // Where line iy is kept: in the place of one that no kernel needs any more.
@@ -174,24 +203,26 @@ class Depthwise {
     return ready;
   }
 
-  // One output line of n channels.
-  void compute(int64_t image, int64_t oy, int64_t from, int64_t n, Lists &own, const float *x_hat,
-               float *out, int64_t out_step) const {
+  // n channels of a part of an output line.
+  void compute(int64_t image, int64_t oy, const Part &part, int64_t from, int64_t n, Lists &own,
+               const float *x_hat, float *out, int64_t out_step) const {
     int count = 0;
     for (size_t t = 0; t < taps_.size(); t++) {
       const int64_t iy = oy * g_.stride_h + taps_[t].dy;
       if (iy < first_line_ || iy >= g_.in_h) continue;
-      own.x[count] = place(x_hat, iy) + (taps_[t].dx - left_) * pixel_;
+      own.x[count] =
+          place(x_hat, iy) + (taps_[t].dx - left_ + part.from * g_.stride_w) * pixel_;
       own.weight[count++] = &weight_[t * (size_t)(channels_ + kVector) + (size_t)from];
     }
     cod::kernels().depthwise_carriers(
         {own.x.data(), own.weight.data(), y_.bias ? y_.bias + from : nullptr,
-         scale_ + image * channels_ + from, count, g_.out_w, g_.stride_w * pixel_, out_step, out},
+         scale_ + image * channels_ + from, count, part.count, g_.stride_w * pixel_, out_step, out},
         n);
   }
 
   const cod_carrier &x_;
   const cod_geometry &g_;
+  const Pixels pixels_;
   const int64_t channels_;
   const float *const scale_;
   const cod_output &y_;
@@ -203,7 +234,8 @@ class Depthwise {
   int64_t far_y_, far_x_;      // from one of the taps that go together to the next
   int64_t first_line_;         // of numbers that hold something of the map
   int64_t left_ = 0, top_ = 0, bottom_ = 0, width_;
-  int64_t lines_, bands_, kept_, block_, blocks_, pixel_;
+  std::vector<Band> bands_;
+  int64_t kept_, block_, blocks_, pixel_;
 };
 
 // products: how many there are.
@@ -221,32 +253,44 @@ int32_t share(const Depthwise &work, int64_t products, int32_t threads) {
 
 }  // namespace
 
-extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
-                                         int64_t channels, const int8_t *weight,
-                                         int64_t weight_count, const float *factor,
-                                         int64_t factor_count, const cod_output *y,
-                                         int32_t threads) try {
+int32_t cod::carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry, int64_t channels,
+                               const int8_t *weight, int64_t weight_count, const float *factor,
+                               int64_t factor_count, const cod_output *y, int64_t first,
+                               int64_t rows, int32_t threads) {
   if (!x || !weight || !factor || !y || !cod::fits(geometry) || channels < 1 ||
       x->stride < channels || factor_count < channels)
     return COD_BAD_ARGUMENT;
   if (y->activation == COD_ACT_GATED_GELU && channels % 2) return COD_BAD_ARGUMENT;
   const cod_geometry &g = *geometry;
   const int64_t taps = (int64_t)g.kernel_h * g.kernel_w, pixels = g.batch * g.out_h * g.out_w;
-  if (taps > kMostTaps || !cod::fills(weight_count, taps, channels)) return COD_BAD_ARGUMENT;
-  if (pixels == 0) return COD_OK;
+  if (taps > kMostTaps || !cod::fills(weight_count, taps, channels) || first < 0 || rows < 0 ||
+      first > pixels || rows > pixels - first)
+    return COD_BAD_ARGUMENT;
+  if (rows == 0) return COD_OK;
   const int64_t outputs = y->activation == COD_ACT_GATED_GELU ? channels / 2 : channels;
   if (x->unit_rows < 1 || x->unit_rows != g.in_h * g.in_w ||
       (x->unit_stride && x->unit_stride < channels) ||
       !cod::holds(*x, g.batch * g.in_h * g.in_w, channels) ||
-      !cod::holds(*y, pixels, outputs, channels))
+      !cod::holds(*y, rows, outputs, channels))
     return COD_BAD_ARGUMENT;
   std::vector<float> scale((size_t)(g.batch * channels));
   for (int64_t i = 0; i < g.batch * channels; i++)
     scale[i] = (x->unit_stride ? x->unit[i / channels * x->unit_stride + i % channels]
                                : x->unit[i / channels]) *
                factor[i % channels];
-  return share(Depthwise(*x, g, channels, weight, scale.data(), *y), pixels * channels * taps,
-               threads);
+  return share(Depthwise(*x, g, channels, weight, scale.data(), *y, {first, first + rows}),
+               rows * channels * taps, threads);
+}
+
+extern "C" int32_t cod_carrier_depthwise(const cod_carrier *x, const cod_geometry *geometry,
+                                         int64_t channels, const int8_t *weight,
+                                         int64_t weight_count, const float *factor,
+                                         int64_t factor_count, const cod_output *y,
+                                         int32_t threads) try {
+  if (!cod::fits(geometry)) return COD_BAD_ARGUMENT;
+  const int64_t rows = geometry->batch * geometry->out_h * geometry->out_w;
+  return cod::carrier_depthwise(x, geometry, channels, weight, weight_count, factor, factor_count,
+                                y, 0, rows, threads);
 } catch (const std::exception &) {
   return COD_NO_MEMORY;
 }

@@ -70,6 +70,7 @@ struct Instruction {
   const double *floats;
   int64_t float_count;
   std::shared_ptr<const Prepared> prepared;  // chains share it between threads
+  int64_t rows = 0;  // inside of chains: of the whole, where an operand holds a block of them
 
   bool has(int64_t i) const { return i < operand_count && operands[i].space != COD_SPACE_NONE; }
 };
@@ -90,6 +91,7 @@ struct Run {
   uint8_t *const *outputs;
   int threads;
   uint8_t *scratch = nullptr;  // of a chain's block of rows (program_chain.cpp)
+  int64_t row = 0;             // the first one of that block
 
   template <typename T>
   const T *read(const Operand &x) const {

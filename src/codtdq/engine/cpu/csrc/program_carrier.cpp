@@ -292,7 +292,9 @@ bool check_depthwise(Instruction &one, const Build &) {
     return false;
   const int64_t channels = w.shape[1],
                 outputs = act == COD_ACT_GATED_GELU ? channels / 2 : channels;
-  if (!is_rows(y, g.batch * g.out_h * g.out_w) || y.shape[1] != outputs || act < 0 ||
+  const int64_t rows = g.batch * g.out_h * g.out_w;
+  const bool part = one.rows && one.rows == rows && y.ndim == 2 && y.shape[0] <= rows;
+  if (!is_rows(y, part ? y.shape[0] : rows) || y.shape[1] != outputs || act < 0 ||
       act > COD_ACT_GATED_GELU || (act == COD_ACT_GATED_GELU && channels % 2) ||
       each != g.in_h * g.in_w || !fits_input(one, g, channels, each) ||
       !is_vector(one.operands[4], channels) ||
@@ -307,8 +309,9 @@ int32_t run_depthwise(const Instruction &one, const Run &run) {
   const cod_carrier x = carriers_of(one, run);
   const cod_output y = output_of(one, 5, one.ints[14], run);
   const Operand &weight = one.operands[3], &factor = one.operands[4];
-  return cod_carrier_depthwise(&x, &p.g, weight.shape[1], run.read<int8_t>(weight), extent(weight),
-                               run.read<float>(factor), extent(factor), &y, run.threads);
+  return carrier_depthwise(&x, &p.g, weight.shape[1], run.read<int8_t>(weight), extent(weight),
+                           run.read<float>(factor), extent(factor), &y, run.row,
+                           one.operands[0].shape[0], run.threads);
 }
 
 }  // namespace

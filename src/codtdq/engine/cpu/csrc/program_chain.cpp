@@ -140,6 +140,8 @@ bool is_local(const Stage &s) {
     case 33:  // carry_fixed: without a step it looks at all rows
       if (s.operands.size() < 4 || s.operands[3].space == COD_SPACE_NONE) return false;
       [[fallthrough]];
+    case 35:  // carrier_depthwise: reads whole maps, which nothing in the chain writes
+      return s.operands.size() > 1 && s.operands[1].space != kScratchSpace;
     case 32:  // carry_groups
     case 36:  // carry_tokens
       return !s.ints.empty() && s.ints[0] == 1;
@@ -176,7 +178,7 @@ bool add_stage(const Instruction &chain, const Build &build, Reader &in, const S
   }
   s.one.operands = s.operands.data(), s.one.operand_count = operands;
   s.one.ints = s.ints.data(), s.one.int_count = ints;
-  s.one.floats = floats, s.one.float_count = float_count;
+  s.one.floats = floats, s.one.float_count = float_count, s.one.rows = rows;
   left -= float_count;
   return s.kind->check(s.one, build);
 }
@@ -268,8 +270,14 @@ uint8_t *slot_memory(int64_t bytes) {
 
 int32_t run(const Instruction &one, const Run &run) {
   const auto &chain = static_cast<const Chain &>(*one.prepared);
-  size_t size = 0;  // the largest blocks of which every thread gets one
-  while (size + 1 < chain.sizes.size() && chain.sizes[size].count < run.threads) size++;
+  // the largest blocks, unless smaller ones leave the busiest thread with a good deal less
+  size_t size = 0;
+  const auto busiest = [&](size_t i) {
+    const Blocks &c = chain.sizes[i];
+    return (c.count + run.threads - 1) / run.threads * c.block;
+  };
+  for (size_t i = 1; i < chain.sizes.size(); i++)
+    if (9 * busiest(i) < 8 * busiest(size)) size = i;
   const Blocks &c = chain.sizes[size];
   std::atomic<int32_t> result{COD_OK};
   parallel_for(c.count, 1, run.threads, [&](int64_t begin, int64_t end) {
@@ -281,7 +289,8 @@ int32_t run(const Instruction &one, const Run &run) {
       return;
     }
     Operand operands[kMostOperands];
-    for (int64_t b = begin; b < end; b++)
+    for (int64_t b = begin; b < end; b++) {
+      own.row = b * c.block;
       for (const Stage &s : (b + 1) * c.block <= chain.rows ? c.whole : c.last) {
         for (size_t i = 0; i < s.operands.size(); i++) {
           operands[i] = s.operands[i];
@@ -292,6 +301,7 @@ int32_t run(const Instruction &one, const Run &run) {
         const int32_t code = s.kind->run(now, own);
         if (code != COD_OK) result = code;
       }
+    }
   });
   return result;
 }
