@@ -65,6 +65,9 @@ CASES = {
     "average": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "average without margins": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "wide average": lambda x: F.avg_pool2d(x, 7, 1, 3),
+    "average of one channel": lambda x: F.avg_pool2d(x[:, :1], 5, 1, 2, count_include_pad=False),
+    "average as wide as the map": lambda x: F.avg_pool2d(x, (3, 10), 1),
+    "maximum of neighbours": lambda x: F.max_pool2d(x[:, 1:2], (2, 3), 1, (1, 1)),
     "maximum of windows": lambda x: F.max_pool2d(x, 3, 2, 1),
     "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
     "grid sample": lambda x: F.grid_sample(
