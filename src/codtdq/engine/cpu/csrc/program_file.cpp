@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <new>
 
 #include "kernels.h"
@@ -88,7 +90,9 @@ class Constants {
         threads_(threads),
         left_(std::min(file_bytes, kMostBytes / kMostTimes) * kMostTimes + kSpare) {}
 
-  std::vector<ProgramFile::Constant> read(Stream &in) {
+  // All records are checked, and have their values, before there is memory for any of them: a file
+  // cannot ask for more than it has.
+  std::vector<ProgramFile::Constant> read(Stream &in, Zeros &memory) {
     for (int64_t left = in.next(0, kMostConstants); left > 0; left--) switch (in.next(0, 3)) {
         case kRaw:
           raw(in);
@@ -104,43 +108,53 @@ class Constants {
       }
     in.end();
     for (const Values *one : {&f32_, &i8_, &u8_, &u16_, &i32_, &i64_}) one->end();
+    memory = Zeros(total_);
+    uint8_t *at = memory.data();
+    for (ProgramFile::Constant &one : made_) {
+      one.data = at;
+      at += taken(one.bytes);
+      memory.guard(one.data + whole(one.bytes), at);
+    }
+    for (const auto &fill : fills_) fill();
     return std::move(made_);
   }
 
  private:
-  ProgramFile::Constant room(int64_t bytes, int32_t type, bool packed) {
+  static int64_t whole(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + 127) / 128 * 128; }
+  static int64_t taken(int64_t bytes) { return whole(bytes) + Zeros::kGuard; }
+
+  // The number of a constant for which there will be zeros.
+  size_t room(int64_t bytes, int32_t type, bool packed) {
     if (bytes > left_ || bytes > kMostBytes) damaged("constants larger than any file of its size");
-    left_ -= bytes;
-    ProgramFile::Constant made;
-    const size_t size = ((size_t)std::max<int64_t>(bytes, 1) + 127) / 128 * 128;
-    made.data.reset(static_cast<uint8_t *>(std::aligned_alloc(128, size)));
-    if (!made.data) throw std::bad_alloc();
-    std::memset(made.data.get(), 0, size);
-    made.bytes = bytes, made.type = type, made.packed = packed;
-    return made;
+    left_ -= bytes, total_ += taken(bytes);
+    made_.push_back({nullptr, bytes, type, packed});
+    return made_.size() - 1;
+  }
+  template <typename T>
+  T *at(size_t number) const {
+    return reinterpret_cast<T *>(made_[number].data);
   }
 
-  // Values are taken before there is memory for them: a file cannot ask for more than it has.
   void raw(Stream &in) {
     const auto type = (int32_t)in.next(0, COD_TYPE_I64);
     const int64_t count = in.next(1, kMostSide);
     Values *all[] = {&f32_, &i8_, &u8_, &i32_, &i64_};
     const uint8_t *from = all[type]->take(count);
-    made_.push_back(room(count * size_of(type), type, false));
-    std::memcpy(made_.back().data.get(), from, (size_t)(count * size_of(type)));
+    const size_t to = room(count * size_of(type), type, false);
+    fills_.push_back([=] { std::memcpy(at<uint8_t>(to), from, (size_t)made_[to].bytes); });
   }
 
   void panels(Stream &in) {
     const int64_t depth = in.next(1, 1 << 24), outputs = in.next(1, 1 << 24);
-    const int64_t count = take_count(depth, outputs);
+    const int64_t count = take_count(depth, outputs), packed = cod_float_packed(depth, outputs);
     const uint8_t *from = f32_.take(count);
-    std::vector<float> values((size_t)count);  // aligned, which a file's are not
-    std::memcpy(values.data(), from, values.size() * sizeof(float));
-    made_.push_back(room(cod_float_packed(depth, outputs) * 4, COD_TYPE_F32, true));
-    auto *to = reinterpret_cast<float *>(made_.back().data.get());
-    if (cod_float_pack(values.data(), (int64_t)values.size(), depth, outputs, outputs, 1, to,
-                       cod_float_packed(depth, outputs)) != COD_OK)
-      damaged("weights that the engine does not pack");
+    const size_t to = room(packed * 4, COD_TYPE_F32, true);
+    fills_.push_back([=] {
+      const std::vector<float> values = floats(from, count);
+      if (cod_float_pack(values.data(), count, depth, outputs, outputs, 1, at<float>(to), packed) !=
+          COD_OK)
+        damaged("weights that the engine does not pack");
+    });
   }
 
   void carrier_weight(Stream &in) {
@@ -153,28 +167,34 @@ class Constants {
                                     (int32_t)multiplied, &w) != COD_OK)
       damaged("a weight that no product takes");
     const uint8_t *stored = bits == 8 ? i8_.take(count) : u8_.take((count + 1) / 2);
-    std::vector<int8_t> codes((size_t)count);
-    if (bits == 8)
-      std::memcpy(codes.data(), stored, (size_t)count);
-    else
-      expand(stored, codes);
     const int64_t groups = w.group ? (inputs + w.group - 1) / w.group : 1;
-    const auto *multiplier = reinterpret_cast<const int8_t *>(
-        multiplied ? i8_.take(take_count(take_count(outputs, taps), groups)) : nullptr);
+    const int64_t multipliers = multiplied ? take_count(take_count(outputs, taps), groups) : 0;
+    const auto *multiplier =
+        multiplied ? reinterpret_cast<const int8_t *>(i8_.take(multipliers)) : nullptr;
     const uint8_t *factors = f32_.take(outputs);
-    std::vector<float> factor((size_t)outputs);
-    std::memcpy(factor.data(), factors, factor.size() * sizeof(float));
-    made_.push_back(room(w.packed_bytes, COD_TYPE_U8, true));
-    w.packed = made_.back().data.get();
-    if (multiplied) {
-      made_.push_back(room(w.multiplier_bytes, COD_TYPE_I8, true));
-      w.multiplier = reinterpret_cast<int8_t *>(made_.back().data.get());
-    }
-    made_.push_back(room(w.factor_count * 4, COD_TYPE_F32, true));
-    w.factor = reinterpret_cast<float *>(made_.back().data.get());
-    if (cod_carrier_weight_pack(codes.data(), count, multiplier, outputs * taps * groups,
-                                factor.data(), outputs, &w, threads_) != COD_OK)
-      damaged("weights or multipliers out of range");
+    const size_t packed = room(w.packed_bytes, COD_TYPE_U8, true);
+    const size_t multiplied_at = multiplied ? room(w.multiplier_bytes, COD_TYPE_I8, true) : 0;
+    const size_t factored = room(w.factor_count * 4, COD_TYPE_F32, true);
+    fills_.push_back([=]() mutable {
+      w.packed = at<uint8_t>(packed), w.factor = at<float>(factored);
+      if (multiplied) w.multiplier = at<int8_t>(multiplied_at);
+      const std::vector<float> factor = floats(factors, outputs);
+      int32_t result;
+      if (bits == 4 && (taps * inputs % 2 == 0 || outputs == 1)) {  // outputs begin with a byte
+        result = cod_carrier_weight_pack_nibbles(stored, (count + 1) / 2, multiplier, multipliers,
+                                                 factor.data(), outputs, &w, threads_);
+      } else {
+        std::vector<int8_t> codes((size_t)count);
+        if (bits == 8)
+          std::memcpy(codes.data(), stored, (size_t)count);
+        else
+          expand(stored, codes);
+        result = cod_carrier_weight_pack(codes.data(), count, multiplier, multipliers,
+                                         factor.data(), outputs, &w, threads_);
+      }
+      if (result == COD_NO_MEMORY) throw std::bad_alloc();
+      if (result != COD_OK) damaged("weights or multipliers out of range");
+    });
   }
 
   // value[o, g, i] = table[g, code[o, i]]: what repeats is stored once
@@ -185,20 +205,27 @@ class Constants {
     const bool wide = entries > 256;
     const uint8_t *codes = wide ? u16_.take(outer * inner) : u8_.take(outer * inner);
     const uint8_t *values = f32_.take(take_count(groups, entries));
-    made_.push_back(room(take_count(count, 4), COD_TYPE_F32, false));
-    uint8_t *to = made_.back().data.get();
-    for (int64_t o = 0; o < outer; o++)
-      for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = o * inner; i < (o + 1) * inner; i++, to += 4) {
-          const int64_t code = wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
-          if (code >= entries) damaged("a palette without the colour that is asked for");
-          std::memcpy(to, values + 4 * (g * entries + code), 4);
-        }
+    const size_t made = room(take_count(count, 4), COD_TYPE_F32, false);
+    fills_.push_back([=] {
+      uint8_t *to = at<uint8_t>(made);
+      for (int64_t o = 0; o < outer; o++)
+        for (int64_t g = 0; g < groups; g++)
+          for (int64_t i = o * inner; i < (o + 1) * inner; i++, to += 4) {
+            const int64_t code = wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
+            if (code >= entries) damaged("a palette without the colour that is asked for");
+            std::memcpy(to, values + 4 * (g * entries + code), 4);
+          }
+    });
   }
 
   static int64_t take_count(int64_t a, int64_t b) {
     if (a > kMostSide / b) damaged("a weight beyond every size");
     return a * b;
+  }
+  static std::vector<float> floats(const uint8_t *from, int64_t count) {  // in a file, not aligned
+    std::vector<float> values((size_t)count);
+    std::memcpy(values.data(), from, values.size() * sizeof(float));
+    return values;
   }
   static void expand(const uint8_t *nibbles, std::vector<int8_t> &codes) {
     const size_t pairs = codes.size() / 2;
@@ -212,7 +239,9 @@ class Constants {
   Values f32_, i8_, u8_, u16_, i32_, i64_;
   int threads_;
   int64_t left_;  // bytes that constants may still take
+  int64_t total_ = 0;
   std::vector<ProgramFile::Constant> made_;
+  std::vector<std::function<void()>> fills_;  // what writes their values
 };
 
 std::vector<int64_t> shape(Stream &in, int64_t *bytes) {
@@ -294,7 +323,7 @@ ProgramFile::One program(const Container &file, int64_t number,
   std::vector<double> floats((size_t)counts[3]);
   if (counts[3]) std::memcpy(floats.data(), given.data, (size_t)given.bytes);
   std::vector<cod_buffer> memory;
-  for (const auto &one : constants) memory.push_back({one.data.get(), one.bytes});
+  for (const auto &one : constants) memory.push_back({one.data, one.bytes});
   const cod_program_code code{instructions.data(),
                               operands.data(),
                               ints.data(),
@@ -350,6 +379,13 @@ void read_normalization(const Container &file, float *mean, float *deviation) {
 
 }  // namespace
 
+void ProgramFile::read_constants(const Container &file, int64_t bytes, int threads) {
+  const auto table = file.tensors.find("constants");
+  if (table == file.tensors.end()) damaged("it has no constants");
+  Stream in(table->second, "constants");
+  constants = Constants(file, bytes, threads).read(in, memory);
+}
+
 ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
   const Container file(data, bytes);
   metadata = file.metadata;
@@ -362,7 +398,20 @@ ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
   if (text("version") != "1")
     throw Refusal("it has format version " + text("version").substr(0, 16) +
                   "; this runtime reads version 1: install the codtdq-runtime that fits");
-  check_hash(file, data, bytes);
+  // Both take long. Constants that were packed beside the hash are of no use if it does not fit.
+  std::exception_ptr failed[2];
+  parallel_for(2, 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end && !(begin < i && failed[0]); i++) try {
+        if (i == 0)
+          check_hash(file, data, bytes);
+        else
+          read_constants(file, (int64_t)bytes, threads);
+      } catch (...) {
+        failed[i] = std::current_exception();
+      }
+  });
+  for (const std::exception_ptr &one : failed)
+    if (one) std::rethrow_exception(one);
   const std::map<std::string, Postprocess> known = {{"none", Postprocess::kNone},
                                                     {"sigmoid", Postprocess::kSigmoid},
                                                     {"sigmoid-minmax", Postprocess::kSigmoidMinmax},
@@ -371,10 +420,6 @@ ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
   if (wanted == known.end()) damaged("it names no postprocess that there is");
   postprocess = wanted->second;
   read_normalization(file, mean, deviation);
-  const auto table = file.tensors.find("constants");
-  if (table == file.tensors.end()) damaged("it has no constants");
-  Stream in(table->second, "constants");
-  constants = Constants(file, (int64_t)bytes, threads).read(in);
   int64_t count = 0;
   while (count <= kMostPrograms && file.tensors.count("code." + std::to_string(count))) count++;
   if (!count || count > kMostPrograms) damaged("it has no program, or too many");

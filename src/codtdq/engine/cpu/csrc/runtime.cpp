@@ -4,6 +4,7 @@
 #include <new>
 #include <thread>
 
+#include "aligned.h"
 #include "codtdq.h"
 #include "image.h"
 #include "program_file.h"
@@ -58,17 +59,26 @@ struct Closed {
   void operator()(std::FILE *file) const { std::fclose(file); }
 };
 
-std::vector<uint8_t> read_file(const char *path) {
+struct FileBytes {
+  std::unique_ptr<uint8_t, void (*)(void *)> data{nullptr, std::free};
+  size_t bytes;
+};
+
+// The bytes are copied once: nobody can change them behind their hash.
+FileBytes read_file(const char *path) {
   std::unique_ptr<std::FILE, Closed> file(std::fopen(path, "rb"));
   if (!file) throw cod::Refusal("cannot be opened; is there such a file?");
   if (std::fseek(file.get(), 0, SEEK_END)) throw cod::Refusal("cannot be read");
   const int64_t bytes = std::ftell(file.get());
   if (bytes < 0 || bytes > kMostFile || std::fseek(file.get(), 0, SEEK_SET))
     throw cod::Refusal("is not a file that can be read");
-  std::vector<uint8_t> data((size_t)bytes);
-  if (std::fread(data.data(), 1, data.size(), file.get()) != data.size())
+  FileBytes read;
+  read.data.reset(static_cast<uint8_t *>(cod::aligned_memory(bytes)));
+  read.bytes = (size_t)bytes;
+  if (!read.data) throw std::bad_alloc();
+  if (std::fread(read.data.get(), 1, read.bytes, file.get()) != read.bytes)
     throw cod::Refusal("cannot be read to its end");
-  return data;
+  return read;
 }
 
 int32_t bad(char *error, size_t bytes, const std::string &text) {
@@ -125,8 +135,8 @@ codtdq_network *codtdq_open(const char *path, int32_t threads, char *error, size
     return nullptr;
   }
   guarded(error, error_bytes, std::string(path) + ": ", [&] {
-    const std::vector<uint8_t> data = read_file(path);
-    made = new codtdq_network(data.data(), data.size(), threads_for(threads));
+    const FileBytes file = read_file(path);
+    made = new codtdq_network(file.data.get(), file.bytes, threads_for(threads));
     return (int32_t)CODTDQ_OK;
   });
   return made;
