@@ -77,6 +77,7 @@ class Zeros {
 #endif
   }
   uint8_t *data() const { return data_; }
+  int64_t bytes() const { return (int64_t)bytes_; }
   static void guard(const uint8_t *begin, const uint8_t *end) {
 #ifdef COD_GUARDS
     __asan_poison_memory_region(begin, (size_t)(end - begin));

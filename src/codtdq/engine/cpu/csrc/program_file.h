@@ -46,10 +46,7 @@ struct ProgramFile {
   Postprocess postprocess = Postprocess::kNone;
   float mean[3] = {0, 0, 0}, deviation[3] = {1, 1, 1};
 
-  ProgramFile(const uint8_t *data, size_t bytes, int threads);  // throws Refusal
-
- private:
-  void read_constants(const Container &file, int64_t bytes, int threads);
+  ProgramFile(Source &source, int threads);  // throws Refusal
 };
 
 }  // namespace cod

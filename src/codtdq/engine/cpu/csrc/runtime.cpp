@@ -4,15 +4,15 @@
 #include <new>
 #include <thread>
 
-#include "aligned.h"
 #include "codtdq.h"
 #include "image.h"
 #include "program_file.h"
+#include "source.h"
 
 struct codtdq_network {
   cod::ProgramFile file;
   int64_t constant_bytes = 0;
-  codtdq_network(const uint8_t *data, size_t bytes, int threads) : file(data, bytes, threads) {
+  codtdq_network(cod::Source &source, int threads) : file(source, threads) {
     for (const auto &one : file.constants) constant_bytes += one.bytes;
   }
 };
@@ -55,30 +55,14 @@ int32_t guarded(char *error, size_t bytes, const std::string &prefix, const F &b
   }
 }
 
-struct Closed {
-  void operator()(std::FILE *file) const { std::fclose(file); }
-};
-
-struct FileBytes {
-  std::unique_ptr<uint8_t, void (*)(void *)> data{nullptr, std::free};
-  size_t bytes;
-};
-
-// The bytes are copied once: nobody can change them behind their hash.
-FileBytes read_file(const char *path) {
-  std::unique_ptr<std::FILE, Closed> file(std::fopen(path, "rb"));
+cod::File opened(const char *path) {
+  cod::File::Handle file(std::fopen(path, "rb"), std::fclose);
   if (!file) throw cod::Refusal("cannot be opened; is there such a file?");
   if (std::fseek(file.get(), 0, SEEK_END)) throw cod::Refusal("cannot be read");
   const int64_t bytes = std::ftell(file.get());
   if (bytes < 0 || bytes > kMostFile || std::fseek(file.get(), 0, SEEK_SET))
     throw cod::Refusal("is not a file that can be read");
-  FileBytes read;
-  read.data.reset(static_cast<uint8_t *>(cod::aligned_memory(bytes)));
-  read.bytes = (size_t)bytes;
-  if (!read.data) throw std::bad_alloc();
-  if (std::fread(read.data.get(), 1, read.bytes, file.get()) != read.bytes)
-    throw cod::Refusal("cannot be read to its end");
-  return read;
+  return cod::File(std::move(file), (size_t)bytes);
 }
 
 int32_t bad(char *error, size_t bytes, const std::string &text) {
@@ -122,7 +106,8 @@ codtdq_network *codtdq_open_memory(const void *data, size_t bytes, int32_t threa
   codtdq_network *made = nullptr;
   guarded(error, error_bytes, "", [&] {
     if (!data) return bad(error, error_bytes, "no data was given");
-    made = new codtdq_network(static_cast<const uint8_t *>(data), bytes, threads_for(threads));
+    cod::Memory memory(static_cast<const uint8_t *>(data), bytes);
+    made = new codtdq_network(memory, threads_for(threads));
     return (int32_t)CODTDQ_OK;
   });
   return made;
@@ -135,8 +120,8 @@ codtdq_network *codtdq_open(const char *path, int32_t threads, char *error, size
     return nullptr;
   }
   guarded(error, error_bytes, std::string(path) + ": ", [&] {
-    const FileBytes file = read_file(path);
-    made = new codtdq_network(file.data.get(), file.bytes, threads_for(threads));
+    cod::File file = opened(path);
+    made = new codtdq_network(file, threads_for(threads));
     return (int32_t)CODTDQ_OK;
   });
   return made;
