@@ -20,7 +20,6 @@ FIRST_MASKS = [
     ROOT / "results" / "runtime" / f"{name}.json"
     for name in ("cfrn", "cfrn-2-threads", "escnet", "escnet-2-threads")
 ]
-WASM = ROOT / "results" / "runtime" / "wasm.json"
 SIZES = ROOT / "results" / "runtime" / "sizes.json"
 FUZZ = ROOT / "results" / "fuzz" / "runs.jsonl"
 FAULTS = ROOT / "results" / "faults" / "runs.jsonl"
@@ -63,18 +62,6 @@ def first_mask(path: Path) -> str:
         f"{machine['native_instruction_set']}."
     )
     return textwrap.fill(told, 120) + "\n\n" + table(head, lines)
-
-
-def wasm() -> str:
-    """What a page loads: the library and a network."""
-    row = json.loads(WASM.read_text())
-    library = f"{row['library_gzip_bytes']:,} under `gzip -9`; Emscripten {row['emscripten']}"
-    memory = " and ".join(f"{row[key] / 2**20:.1f} MiB" for key in ("weight_bytes", "arena_bytes"))
-    lines = [
-        ["`codtdq.wasm`", f"{row['library_bytes']:,} ({library})"],
-        ["`vit.codtdq`", f"{row['network_bytes']:,} (in memory: {memory} for a run)"],
-    ]
-    return table(["file", "bytes"], lines, text_columns=2)
 
 
 def sizes() -> str:
@@ -162,14 +149,7 @@ def found() -> str:
     return table(["what went wrong", "tests", "seen to fail when"], lines, text_columns=3)
 
 
-TABLES = {
-    "found": found,
-    "first mask": first_masks,
-    "wasm": wasm,
-    "sizes": sizes,
-    "fuzz": fuzz,
-    "faults": faults,
-}
+TABLES = {"found": found, "first mask": first_masks, "sizes": sizes, "fuzz": fuzz, "faults": faults}
 
 
 def made(name: str) -> str:
