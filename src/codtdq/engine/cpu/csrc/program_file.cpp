@@ -182,8 +182,8 @@ class Constants {
     const bool pieces = found != file_.tensors.end() && !found->second.data;
     const uint8_t *at = found != file_.tensors.end() ? found->second.data : nullptr;
     const auto take = [&](int64_t bytes) {
-      const uint8_t *taken = pieces ? source_.next((size_t)bytes) : at;
-      if (pieces)
+      const uint8_t *taken = pieces && bytes ? source_.next((size_t)bytes) : at;
+      if (pieces && bytes)
         seal_.add(taken, bytes);
       else if (at)
         at += bytes;
