@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from page_blocks import main, table
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "runtime.md", ROOT / "docs" / "security.md")
-FIRST_MASKS = [ROOT / "results" / "runtime" / f"{model}.json" for model in ("cfrn", "escnet")]
+FIRST_MASKS = [
+    ROOT / "results" / "runtime" / f"{name}.json"
+    for name in ("cfrn", "cfrn-2-threads", "escnet", "escnet-2-threads")
+]
 SIZES = ROOT / "results" / "runtime" / "sizes.json"
 FUZZ = ROOT / "results" / "fuzz" / "runs.jsonl"
 FAULTS = ROOT / "results" / "faults" / "runs.jsonl"
@@ -49,14 +53,15 @@ def first_mask(path: Path) -> str:
     ]
     head = ["", "installed MB", "file MB", "import s", "first mask s", "against torch"]
     head += ["processor s", "peak MB", "of torch's"]
-    return (
+    told = (
         f"{found['model']}, {found['method']}, random weights, {found['threads']} thread"
         f"{'s' * (found['threads'] > 1)}, the least of {found['runs']} process"
         f"{'es' * (found['runs'] > 1)} after one to warm up; "
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]} before, torch "
         f"{machine['torch']}, ONNX Runtime {machine['onnxruntime']}, ours "
-        f"{machine['native_instruction_set']}.\n\n" + table(head, lines)
+        f"{machine['native_instruction_set']}."
     )
+    return textwrap.fill(told, 120) + "\n\n" + table(head, lines)
 
 
 def sizes() -> str:

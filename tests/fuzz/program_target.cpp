@@ -1,5 +1,7 @@
 // A target for libFuzzer: opens its input as a program file and runs what is accepted. The hash is
 // made to fit first; the checks behind it are the ones that matter.
+#include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -7,6 +9,7 @@
 #include "image.h"
 #include "program_file.h"
 #include "sha256.h"
+#include "source.h"
 #include "time_limit.h"
 
 namespace {
@@ -16,7 +19,8 @@ constexpr int64_t kMostBytes = 16 << 20;  // of an arena
 
 void seal(std::vector<uint8_t> &data) {
   try {
-    const cod::Container file(data.data(), data.size());
+    cod::Memory source(data.data(), data.size());
+    const cod::Container file(source);
     const auto found = file.value_at.find("sha256");
     if (found == file.value_at.end() || file.metadata.at("sha256").size() != 64 ||
         data.size() - found->second < 64)
@@ -31,6 +35,13 @@ void seal(std::vector<uint8_t> &data) {
   }
 }
 
+// Every other input is read piece by piece, as from a disk.
+std::unique_ptr<cod::Source> source_of(std::vector<uint8_t> &data) {
+  if (data.size() % 2 == 0) return std::make_unique<cod::Memory>(data.data(), data.size());
+  cod::File::Handle file(fmemopen(data.data(), data.size(), "rb"), std::fclose);
+  return std::make_unique<cod::File>(std::move(file), data.size());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
@@ -38,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   std::vector<uint8_t> data(bytes, bytes + size);
   seal(data);
   try {
-    const cod::ProgramFile file(data.data(), data.size(), 1);
+    const cod::ProgramFile file(*source_of(data), 1);
     for (const auto &one : file.programs) {
       const int64_t in = one.input_count(), out = one.output_count();
       if (one.work > kMostWork || one.arena_bytes > kMostBytes || in + out > kMostWork) continue;

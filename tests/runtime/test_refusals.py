@@ -72,6 +72,38 @@ def test_a_changed_byte_anywhere_is_found(data):
         refusal(bytes(changed))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_file_that_is_read_in_pieces_is_hashed_to_its_end(data, threads, tmp_path):
+    path, bits = tmp_path / "net.codtdq", np.frombuffer(data, np.uint8)
+    for at in (len(data) // 3, len(data) // 2, len(data) - 1):
+        bits.copy().tofile(path)
+        Runtime(path, threads=threads).close()
+        changed = bits.copy()
+        changed[at] ^= 16
+        changed.tofile(path)
+        with pytest.raises(CheckpointError, match="its content does not fit its sha256"):
+            Runtime(path, threads=threads)
+        bits[:at].tofile(path)
+        with pytest.raises(CheckpointError, match="cut off"):
+            Runtime(path, threads=threads)
+
+
+def test_tensors_in_another_order_are_the_same_network(data, tmp_path):
+    """What is read in pieces is the last tensor; elsewhere it is read with the others."""
+    header, tensors = parts(data)
+    metadata = header.pop("__metadata__")
+    order = sorted(header, key=lambda name: (name != "u8", header[name]["data_offsets"]))
+    moved, made = b"", {"__metadata__": metadata}
+    for name in order:
+        begin, end = header[name]["data_offsets"]
+        made[name] = {**header[name], "data_offsets": [len(moved), len(moved) + end - begin]}
+        moved += tensors[begin:end]
+    path = tmp_path / "net.codtdq"
+    path.write_bytes(sealed(made, moved))
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    assert np.array_equal(Runtime(path).predict(image), Runtime(data).predict(image))
+
+
 def test_other_versions_say_what_to_install(data):
     header, tensors = parts(data)
     header["__metadata__"]["version"] = "2"

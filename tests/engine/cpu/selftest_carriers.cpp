@@ -218,6 +218,18 @@ struct Bytes {
   }
 };
 
+// Codes two to a byte, the first in the low half; every output begins with a byte.
+std::vector<uint8_t> nibbles(const std::vector<int8_t> &codes, int64_t outputs) {
+  std::vector<uint8_t> pairs;
+  const auto row = (int64_t)codes.size() / outputs;
+  for (int64_t n = 0; n < outputs; n++)
+    for (int64_t i = 0; i < row; i += 2) {
+      const int second = i + 1 < row ? codes[n * row + i + 1] : 0;
+      pairs.push_back((uint8_t)((codes[n * row + i] & 15) | (second & 15) << 4));
+    }
+  return pairs;
+}
+
 std::vector<float> product(const Operator &o, const Bytes &x, const Weights &w, int threads) {
   const int64_t taps = (int64_t)o.g.kernel_h * o.g.kernel_w;
   const int64_t rows = o.g.batch * o.g.out_h * o.g.out_w;
@@ -247,12 +259,23 @@ std::vector<float> product(const Operator &o, const Bytes &x, const Weights &w, 
   std::memset(memory, 0, (size_t)packed.packed_bytes);
   std::memset(factor, 0, (size_t)packed.factor_count * 4);
   packed.packed = memory, packed.factor = factor, packed.multiplier = multiplier.data();
-  const bool bad =
-      cod_carrier_weight_pack(w.codes.data(), (int64_t)w.codes.size(),
-                              o.group ? w.multiplier.data() : nullptr, (int64_t)w.multiplier.size(),
-                              w.factor.data(), (int64_t)w.factor.size(), &packed, threads) ||
-      cod_carrier_conv(&input, &o.g, &packed, &output, threads);
+  const int8_t *multipliers = o.group ? w.multiplier.data() : nullptr;
+  const auto multiplier_count = (int64_t)w.multiplier.size();
+  const bool bad = cod_carrier_weight_pack(w.codes.data(), (int64_t)w.codes.size(), multipliers,
+                                           multiplier_count, w.factor.data(),
+                                           (int64_t)w.factor.size(), &packed, threads) ||
+                   cod_carrier_conv(&input, &o.g, &packed, &output, threads);
   if (bad) y.assign(y.size(), -77.0f);
+  if (o.bits == 4) {  // as files have them: the same panels
+    const std::vector<uint8_t> before(memory, memory + packed.packed_bytes);
+    const std::vector<uint8_t> pairs = nibbles(w.codes, o.outputs);
+    std::memset(memory, 0, before.size());
+    if (cod_carrier_weight_pack_nibbles(pairs.data(), (int64_t)pairs.size(), multipliers,
+                                        multiplier_count, w.factor.data(), (int64_t)w.factor.size(),
+                                        &packed, threads) ||
+        std::memcmp(memory, before.data(), before.size()) != 0)
+      y.assign(y.size(), -78.0f);
+  }
   std::free(memory);
   std::free(factor);
   return y;

@@ -14,8 +14,6 @@ using cod::parts;
 using cod::runs_of;
 using cod::usable;
 
-constexpr uint32_t kNibbles = 0x0F0F0F0F;
-
 bool multipliers_fit(const int8_t *multiplier, const cod_carrier_weight &w) {
   for (int64_t i = 0; multiplier && i < w.outputs * w.taps * groups_of(w); i++)
     if (!multiplier[i] || multiplier[i] < -COD_LARGEST_MULTIPLIER ||
@@ -38,7 +36,7 @@ struct Bytes {
     return least >= low && most <= high;
   }
   int at(int64_t output, int64_t i) const { return codes[output * row + i]; }
-  bool four(int64_t, int64_t, uint32_t &) const { return false; }
+  const uint8_t *pairs(int64_t, int64_t) const { return nullptr; }
 };
 
 // Or two to a byte, in two's complement, the first in the low half; outputs begin with a byte.
@@ -51,28 +49,26 @@ struct Nibbles {
     const int byte = bytes[output * parts(row, 2) + i / 2], lifted = (i % 2 ? byte >> 4 : byte) ^ 8;
     return (lifted & 15) - COD_WEIGHT_OFFSET;
   }
-  // Four codes from an even one on, with the offset added, in the order of memory: most of what
-  // there is to pack.
-  bool four(int64_t output, int64_t i, uint32_t &lifted) const {
-    if (i % 2 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) return false;
-    const uint8_t *from = bytes + output * parts(row, 2) + i / 2;
-    uint32_t v = from[0] | (uint32_t)from[1] << 8;
-    v = (v | v << 8) & 0x00FF00FF;
-    lifted = ((v | v << 4) & kNibbles) ^ 0x08080808;
-    return true;
+  // From code i of an output on, where it begins with a byte.
+  const uint8_t *pairs(int64_t output, int64_t i) const {
+    if (i % 2 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) return nullptr;
+    return bytes + output * parts(row, 2) + i / 2;
   }
 };
 
-// Calls visit(to, shift, o, t, i, count) for every unit of a panel's tap: `count` codes of output
-// o from input i on lie in the bytes from `to` on, shifted left by `shift` where they are nibbles.
-// Codes of outputs and inputs that there are not come, too: i may reach to the depth.
+// Calls visit(to, shift, o, t, i, count) for every unit of a panel's tap from input `begin` on,
+// where a pair begins: `count` codes of output o from input i on lie in the bytes from `to` on,
+// shifted left by `shift` where they are nibbles. Codes of outputs and inputs that there are not
+// come, too: i may reach to the depth.
 template <typename F>
-void each_unit(const cod_carrier_weight &w, int64_t panel, int64_t tap, const F &visit) {
+void each_unit(const cod_carrier_weight &w, int64_t panel, int64_t tap, int64_t begin,
+               const F &visit) {
   const auto &k = kernels();
   const int64_t unit = k.carrier_unit, pair = 2 * (int64_t)k.carrier_pair, half = pair / 2;
-  uint8_t *bytes = w.packed + panel * w.panel_bytes + tap * (w.panel_bytes / w.taps);
+  uint8_t *bytes = w.packed + panel * w.panel_bytes + tap * (w.panel_bytes / w.taps) +
+                   (w.bits == 8 ? 0 : begin * w.columns / 2);
   int64_t inside = 0;  // of a pair, whose nibbles lie from `bytes` on
-  for (int64_t i = 0; i < w.depth; i += unit)
+  for (int64_t i = begin; i < w.depth; i += unit)
     for (int64_t j = 0; j < w.columns; j++) {
       const int64_t output = panel * w.columns + j;
       if (w.bits == 8)
@@ -83,6 +79,39 @@ void each_unit(const cod_carrier_weight &w, int64_t panel, int64_t tap, const F 
       inside += unit;
       if (w.bits == 4 && inside == pair) inside = 0, bytes += half;
     }
+}
+
+constexpr int64_t kMostColumns = 64;
+
+// Nibbles of two bytes as four bytes.
+inline uint32_t four(uint32_t v) {
+  v = (v | v << 8) & 0x00FF00FF;
+  return (v | v << 4) & 0x0F0F0F0F;
+}
+
+// Packs the codes from `begin` to `end` of all rows of a panel; returns where the next ones go.
+// Loads, then sums: the latter for several columns at once.
+template <int kUnit>
+uint8_t *units(const uint8_t *const *rows, const uint32_t *lift, int64_t columns, int64_t half,
+               int64_t begin, int64_t end, uint8_t *to) {
+  constexpr int64_t kWords = kUnit / 4;
+  const int64_t side = half / kUnit;  // columns whose nibbles lie in one half
+  uint32_t nibbles[kMostColumns * kWords], bytes[kMostColumns * kWords];
+  for (int64_t i = begin; i < end; i += kUnit) {
+    for (int64_t j = 0; j < columns; j++)
+      for (int64_t u = 0; u < kWords; u++) {
+        uint16_t pair;
+        std::memcpy(&pair, rows[j] + i / 2 + 2 * u, 2);
+        nibbles[j * kWords + u] = pair;
+      }
+    for (int64_t n = 0; n < columns * kWords; n++) bytes[n] = four(nibbles[n]) ^ lift[n / kWords];
+    for (int64_t j = 0; j < columns; j += 2 * side, to += half)
+      for (int64_t n = 0; n < side * kWords; n++) {
+        const uint32_t packed = bytes[j * kWords + n] | bytes[(j + side) * kWords + n] << 4;
+        std::memcpy(to + 4 * n, &packed, 4);
+      }
+  }
+  return to;
 }
 
 template <typename Source>
@@ -98,20 +127,12 @@ class Packer {
     const cod_carrier_weight w = w_;  // here, no byte that is written can be a part of it
     const Source codes = codes_;
     for (int64_t tap = 0; tap < w.taps; tap++) {
-      each_unit(w, p, tap,
+      each_unit(w, p, tap, whole_units(p, tap, mirror),
                 [&](uint8_t *to, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
                   const bool negative = mirror && multiplier_at(o, t, i) < 0;
                   const int64_t there = o < w.outputs ? w.inputs - i : 0;
-                  const int64_t first = t * w.inputs + i;
-                  uint32_t lifted, before;
-                  if (count == 4 && there >= 4 && codes.four(o, first, lifted)) {
-                    std::memcpy(&before, to, 4);
-                    before |= (negative ? kNibbles - lifted : lifted) << shift;
-                    std::memcpy(to, &before, 4);
-                    return;
-                  }
                   for (int64_t u = 0; u < count; u++) {
-                    const int code = u < there ? codes.at(o, first + u) : 0;
+                    const int code = u < there ? codes.at(o, t * w.inputs + i + u) : 0;
                     if (w.bits == 8) {
                       to[u] = (uint8_t)(code + k.carrier_lift);
                       continue;
@@ -131,6 +152,30 @@ class Packer {
   }
 
  private:
+  // Packs the units of a tap that are whole, four nibbles at once, which is most of what there is
+  // to pack; returns the input that comes next. None where an output or a byte is not whole.
+  int64_t whole_units(int64_t p, int64_t tap, bool mirror) const {
+    const auto &k = kernels();
+    const int64_t unit = k.carrier_unit, half = k.carrier_pair, columns = w_.columns;
+    const int64_t first = p * columns, whole = w_.inputs / unit * unit;
+    const uint8_t *rows[kMostColumns];
+    if (w_.bits == 8 || columns > kMostColumns || columns * unit % (2 * half) ||
+        (unit != 4 && unit != 8) || first + columns > w_.outputs)
+      return 0;
+    for (int64_t j = 0; j < columns; j++) {
+      rows[j] = codes_.pairs(first + j, tap * w_.inputs);
+      if (!rows[j]) return 0;
+    }
+    uint8_t *to = w_.packed + p * w_.panel_bytes + tap * (w_.panel_bytes / w_.taps);
+    uint32_t lift[kMostColumns];  // what adds the offset, and inverts
+    for (int64_t i = 0, end; i < whole; i = end) {
+      end = w_.group ? std::min(whole, i + w_.group) : whole;
+      for (int64_t j = 0; j < columns; j++)
+        lift[j] = mirror && multiplier_at(first + j, tap, i) < 0 ? 0x07070707 : 0x08080808;
+      to = (unit == 4 ? units<4> : units<8>)(rows, lift, columns, half, i, end, to);
+    }
+    return whole;
+  }
   int multiplier_at(int64_t o, int64_t t, int64_t i) const {
     if (!multiplier_ || o >= w_.outputs || i >= w_.inputs) return 1;
     return multiplier_[(o * w_.taps + t) * groups_of(w_) + (w_.group ? i / w_.group : 0)];
@@ -226,18 +271,19 @@ int32_t cod_carrier_weight_unpack(const cod_carrier_weight *weight, int8_t *code
   };
   for (int64_t p = 0; p < w.panels; p++)
     for (int64_t tap = 0; tap < w.taps; tap++)
-      each_unit(
-          w, p, tap, [&](uint8_t *from, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
-            if (o >= w.outputs) return;
-            const bool negative =
-                multiplier && k.carrier_mirror && i < w.inputs && multiplier_at(o, t, i) < 0;
-            int8_t *to = codes + (o * w.taps + t) * w.inputs + i;
-            for (int64_t u = 0; u < std::min(count, w.inputs - i); u++) {
-              const int nibble = from[u] >> shift & 15;
-              to[u] = w.bits == 8 ? (int8_t)(uint8_t)(from[u] - k.carrier_lift)
-                                  : (int8_t)((negative ? 15 - nibble : nibble) - COD_WEIGHT_OFFSET);
-            }
-          });
+      each_unit(w, p, tap, 0,
+                [&](uint8_t *from, int shift, int64_t o, int64_t t, int64_t i, int64_t count) {
+                  if (o >= w.outputs) return;
+                  const bool negative =
+                      multiplier && k.carrier_mirror && i < w.inputs && multiplier_at(o, t, i) < 0;
+                  int8_t *to = codes + (o * w.taps + t) * w.inputs + i;
+                  for (int64_t u = 0; u < std::min(count, w.inputs - i); u++) {
+                    const int nibble = from[u] >> shift & 15;
+                    to[u] = w.bits == 8
+                                ? (int8_t)(uint8_t)(from[u] - k.carrier_lift)
+                                : (int8_t)((negative ? 15 - nibble : nibble) - COD_WEIGHT_OFFSET);
+                  }
+                });
   for (int64_t o = 0; o < w.outputs; o++) {
     factor[o] = w.factor[o];
     for (int64_t t = 0; t < w.taps && multiplier; t++)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "source.h"
+
 namespace cod {
 namespace {
 
@@ -120,15 +122,17 @@ class Header {
 
 }  // namespace
 
-Container::Container(const uint8_t *data, size_t bytes) {
+Container::Container(Source &source, const std::string &pieces) {
+  const size_t bytes = source.bytes();
   uint64_t length = 0;
-  for (int i = 0; i < 8 && bytes >= 8; i++) length |= (uint64_t)data[i] << (8 * i);
-  if (bytes < 8 || length > kMostHeader || length > bytes - 8)
+  const uint8_t *data = bytes >= 8 ? source.head(8) : nullptr;
+  for (int i = 0; i < 8 && data; i++) length |= (uint64_t)data[i] << (8 * i);
+  if (!data || length > kMostHeader || length > bytes - 8)
     throw Refusal("it is not a program file, or it is cut off (" + std::to_string(bytes) +
                   " bytes)");
-  Header in(reinterpret_cast<const char *>(data) + 8, (size_t)length);
-  const uint8_t *tensors_at = data + 8 + length;
-  const int64_t room = (int64_t)(bytes - 8 - length);
+  const auto begin = 8 + (size_t)length;
+  Header in(reinterpret_cast<const char *>(source.head(begin)) + 8, (size_t)length);
+  const auto room = (int64_t)(bytes - begin);
   std::vector<std::pair<int64_t, int64_t>> ranges;
   in.object([&](const std::string &name) {
     if (name == "__metadata__") {
@@ -160,7 +164,7 @@ Container::Container(const uint8_t *data, size_t bytes) {
     }
     if (count != range[1] - range[0])
       throw Refusal("tensor " + name.substr(0, 64) + " has another size than its shape");
-    one.data = tensors_at + range[0], one.bytes = count;
+    one.at = begin + (size_t)range[0], one.bytes = count;
     ranges.emplace_back(range[0], range[1]);
     tensors[name] = one;
   });
@@ -174,6 +178,12 @@ Container::Container(const uint8_t *data, size_t bytes) {
   if (at != room)
     throw Refusal("it has " + std::to_string(room) + " bytes of tensors; its header tells of " +
                   std::to_string(at));
+  const auto last = tensors.find(pieces);
+  const bool cut = last != tensors.end() && last->second.at + (size_t)last->second.bytes == bytes;
+  head_bytes = cut ? last->second.at : bytes;
+  head = source.head(head_bytes);
+  for (auto &[name, one] : tensors)
+    one.data = one.at + (size_t)one.bytes <= head_bytes ? head + one.at : nullptr;
 }
 
 }  // namespace cod

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <new>
 
 #include "kernels.h"
 #include "sha256.h"
+#include "source.h"
 
 namespace cod {
 namespace {
@@ -15,6 +18,7 @@ constexpr int64_t kMostConstants = 1 << 20, kMostPrograms = 256, kMostRecords = 
 constexpr int64_t kMostRun = std::min((int64_t)1 << 33, kMostBytes);  // arena, input and output
 // Constants in memory beside their file: panels are padded, palettes repeat. More is an attack.
 constexpr int64_t kMostTimes = 64, kSpare = 8 << 20;
+constexpr int64_t kPiece = 1 << 20;  // bytes, at least, that are read at once
 constexpr int64_t kMostSide = std::min((int64_t)1 << 40, kMostBytes);
 
 [[noreturn]] void damaged(const std::string &what) {
@@ -51,7 +55,50 @@ class Stream {
   const uint8_t *at_, *end_;
 };
 
-// The values of all constants of one type, taken one after another.
+// The hash of a file: that of its bytes with zeros in its own place.
+class Seal {
+ public:
+  explicit Seal(const Container &file) {
+    const auto found = file.metadata.find("sha256");
+    if (found == file.metadata.end() || found->second.size() != 64)
+      throw Refusal("it has no sha256; write it again with codtdq export");
+    wanted_ = found->second;
+    const size_t at = file.value_at.at("sha256"), bytes = file.head_bytes;
+    if (at > bytes || bytes - at < 64 || std::memcmp(file.head + at, wanted_.data(), 64) != 0)
+      damaged("its sha256 is written in another form");
+    const std::string zeros(64, '0');
+    hash_.add(file.head, at);
+    hash_.add(reinterpret_cast<const uint8_t *>(zeros.data()), zeros.size());
+    hash_.add(file.head + at + 64, bytes - at - 64);
+  }
+  void add(const uint8_t *data, int64_t bytes) { hash_.add(data, (size_t)bytes); }
+  void check() {
+    if (hash_.hex() != wanted_) damaged("its content does not fit its sha256");
+  }
+
+ private:
+  Sha256 hash_;
+  std::string wanted_;
+};
+
+// Runs both, side by side where there are threads for it; throws what the first one threw, or else
+// the second one.
+template <typename First, typename Second>
+void both(int threads, const First &first, const Second &second) {
+  std::exception_ptr failed[2];
+  parallel_for(2, 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) try {
+        i == 0 ? first() : second();
+      } catch (...) {
+        failed[i] = std::current_exception();
+      }
+  });
+  for (const std::exception_ptr &one : failed)
+    if (one) std::rethrow_exception(one);
+}
+
+// The values of all constants of one type, taken one after another. NULL is taken of those that
+// come in pieces.
 class Values {
  public:
   Values(const Container &file, const char *name, const char *dtype, int64_t size) : name_(name) {
@@ -63,7 +110,8 @@ class Values {
   const uint8_t *take(int64_t count) {
     if (count > left_) damaged(name_ + " has fewer values than its constants");
     const uint8_t *found = data_;
-    data_ += count * size_, left_ -= count;
+    if (data_) data_ += count * size_;
+    left_ -= count;
     return found;
   }
   void end() const {
@@ -78,17 +126,22 @@ class Values {
 
 class Constants {
  public:
-  Constants(const Container &file, int64_t file_bytes, int threads)
-      : f32_(file, "f32", "F32", 4),
+  Constants(const Container &file, Source &source, Seal &seal, int threads)
+      : file_(file),
+        source_(source),
+        seal_(seal),
+        f32_(file, "f32", "F32", 4),
         i8_(file, "i8", "I8", 1),
         u8_(file, "u8", "U8", 1),
         u16_(file, "u16", "U16", 2),
         i32_(file, "i32", "I32", 4),
         i64_(file, "i64", "I64", 8),
         threads_(threads),
-        left_(std::min(file_bytes, kMostBytes / kMostTimes) * kMostTimes + kSpare) {}
+        left_(std::min((int64_t)source.bytes(), kMostBytes / kMostTimes) * kMostTimes + kSpare) {}
 
-  std::vector<ProgramFile::Constant> read(Stream &in) {
+  // All records are checked, and have their values, before there is memory for any of them: a file
+  // cannot ask for more than it has.
+  std::vector<ProgramFile::Constant> read(Stream &in, Zeros &memory) {
     for (int64_t left = in.next(0, kMostConstants); left > 0; left--) switch (in.next(0, 3)) {
         case kRaw:
           raw(in);
@@ -104,43 +157,97 @@ class Constants {
       }
     in.end();
     for (const Values *one : {&f32_, &i8_, &u8_, &u16_, &i32_, &i64_}) one->end();
+    memory = Zeros(total_);
+    uint8_t *at = memory.data();
+    for (ProgramFile::Constant &one : made_) {
+      one.data = at;
+      at += taken(one.bytes);
+      memory.guard(one.data + whole(one.bytes), at);
+    }
+    fill();
     return std::move(made_);
   }
 
  private:
-  ProgramFile::Constant room(int64_t bytes, int32_t type, bool packed) {
-    if (bytes > left_ || bytes > kMostBytes) damaged("constants larger than any file of its size");
-    left_ -= bytes;
-    ProgramFile::Constant made;
-    const size_t size = ((size_t)std::max<int64_t>(bytes, 1) + 127) / 128 * 128;
-    made.data.reset(static_cast<uint8_t *>(std::aligned_alloc(128, size)));
-    if (!made.data) throw std::bad_alloc();
-    std::memset(made.data.get(), 0, size);
-    made.bytes = bytes, made.type = type, made.packed = packed;
-    return made;
+  // What writes the values of a record, given its bytes of `u8`.
+  struct Fill {
+    int64_t bytes;
+    std::function<void(const uint8_t *)> run;
+  };
+
+  // Nearly all of a file are bytes of `u8`, in the order of the records: while some are packed, the
+  // next ones are read and hashed.
+  void fill() {
+    const auto found = file_.tensors.find("u8");
+    const bool pieces = found != file_.tensors.end() && !found->second.data;
+    const uint8_t *at = found != file_.tensors.end() ? found->second.data : nullptr;
+    const auto take = [&](int64_t bytes) {
+      const uint8_t *taken = pieces && bytes ? source_.next((size_t)bytes) : at;
+      if (pieces && bytes)
+        seal_.add(taken, bytes);
+      else if (at)
+        at += bytes;
+      return taken;
+    };
+    int64_t bytes, later_bytes;  // of a piece
+    size_t begin = 0, end = piece(0, bytes);
+    for (const uint8_t *now = take(bytes), *later; begin < fills_.size(); now = later) {
+      const size_t later_end = piece(end, later_bytes);
+      both(
+          threads_, [&] { later = take(later_bytes); },
+          [&] {
+            for (; begin < end; begin++) {
+              fills_[begin].run(now);
+              if (now) now += fills_[begin].bytes;
+            }
+          });
+      end = later_end;
+    }
+  }
+  // The end of a piece, and how long it is.
+  size_t piece(size_t begin, int64_t &bytes) const {
+    for (bytes = 0; begin < fills_.size() && bytes < kPiece; begin++) bytes += fills_[begin].bytes;
+    return begin;
   }
 
-  // Values are taken before there is memory for them: a file cannot ask for more than it has.
+  static int64_t whole(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + 127) / 128 * 128; }
+  static int64_t taken(int64_t bytes) { return whole(bytes) + Zeros::kGuard; }
+
+  // The number of a constant for which there will be zeros.
+  size_t room(int64_t bytes, int32_t type, bool packed) {
+    if (bytes > left_ || bytes > kMostBytes) damaged("constants larger than any file of its size");
+    left_ -= bytes, total_ += taken(bytes);
+    made_.push_back({nullptr, bytes, type, packed});
+    return made_.size() - 1;
+  }
+  template <typename T>
+  T *at(size_t number) const {
+    return reinterpret_cast<T *>(made_[number].data);
+  }
+
   void raw(Stream &in) {
     const auto type = (int32_t)in.next(0, COD_TYPE_I64);
     const int64_t count = in.next(1, kMostSide);
     Values *all[] = {&f32_, &i8_, &u8_, &i32_, &i64_};
     const uint8_t *from = all[type]->take(count);
-    made_.push_back(room(count * size_of(type), type, false));
-    std::memcpy(made_.back().data.get(), from, (size_t)(count * size_of(type)));
+    const size_t to = room(count * size_of(type), type, false);
+    const bool bytes = type == COD_TYPE_U8;
+    fills_.push_back({bytes ? count : 0, [=](const uint8_t *given) {
+                        std::memcpy(at<uint8_t>(to), bytes ? given : from, (size_t)made_[to].bytes);
+                      }});
   }
 
   void panels(Stream &in) {
     const int64_t depth = in.next(1, 1 << 24), outputs = in.next(1, 1 << 24);
-    const int64_t count = take_count(depth, outputs);
+    const int64_t count = take_count(depth, outputs), packed = cod_float_packed(depth, outputs);
     const uint8_t *from = f32_.take(count);
-    std::vector<float> values((size_t)count);  // aligned, which a file's are not
-    std::memcpy(values.data(), from, values.size() * sizeof(float));
-    made_.push_back(room(cod_float_packed(depth, outputs) * 4, COD_TYPE_F32, true));
-    auto *to = reinterpret_cast<float *>(made_.back().data.get());
-    if (cod_float_pack(values.data(), (int64_t)values.size(), depth, outputs, outputs, 1, to,
-                       cod_float_packed(depth, outputs)) != COD_OK)
-      damaged("weights that the engine does not pack");
+    const size_t to = room(packed * 4, COD_TYPE_F32, true);
+    fills_.push_back({0, [=](const uint8_t *) {
+                        const std::vector<float> values = floats(from, count);
+                        if (cod_float_pack(values.data(), count, depth, outputs, outputs, 1,
+                                           at<float>(to), packed) != COD_OK)
+                          damaged("weights that the engine does not pack");
+                      }});
   }
 
   void carrier_weight(Stream &in) {
@@ -152,29 +259,39 @@ class Constants {
     if (cod_carrier_weight_describe(outputs, taps, inputs, (int32_t)bits, (int32_t)group,
                                     (int32_t)multiplied, &w) != COD_OK)
       damaged("a weight that no product takes");
-    const uint8_t *stored = bits == 8 ? i8_.take(count) : u8_.take((count + 1) / 2);
-    std::vector<int8_t> codes((size_t)count);
-    if (bits == 8)
-      std::memcpy(codes.data(), stored, (size_t)count);
-    else
-      expand(stored, codes);
+    const int64_t pairs = bits == 8 ? 0 : (count + 1) / 2;
+    const uint8_t *wide = bits == 8 ? i8_.take(count) : nullptr;
+    u8_.take(pairs);
     const int64_t groups = w.group ? (inputs + w.group - 1) / w.group : 1;
-    const auto *multiplier = reinterpret_cast<const int8_t *>(
-        multiplied ? i8_.take(take_count(take_count(outputs, taps), groups)) : nullptr);
+    const int64_t multipliers = multiplied ? take_count(take_count(outputs, taps), groups) : 0;
+    const auto *multiplier =
+        multiplied ? reinterpret_cast<const int8_t *>(i8_.take(multipliers)) : nullptr;
     const uint8_t *factors = f32_.take(outputs);
-    std::vector<float> factor((size_t)outputs);
-    std::memcpy(factor.data(), factors, factor.size() * sizeof(float));
-    made_.push_back(room(w.packed_bytes, COD_TYPE_U8, true));
-    w.packed = made_.back().data.get();
-    if (multiplied) {
-      made_.push_back(room(w.multiplier_bytes, COD_TYPE_I8, true));
-      w.multiplier = reinterpret_cast<int8_t *>(made_.back().data.get());
-    }
-    made_.push_back(room(w.factor_count * 4, COD_TYPE_F32, true));
-    w.factor = reinterpret_cast<float *>(made_.back().data.get());
-    if (cod_carrier_weight_pack(codes.data(), count, multiplier, outputs * taps * groups,
-                                factor.data(), outputs, &w, threads_) != COD_OK)
-      damaged("weights or multipliers out of range");
+    const size_t packed = room(w.packed_bytes, COD_TYPE_U8, true);
+    const size_t multiplied_at = multiplied ? room(w.multiplier_bytes, COD_TYPE_I8, true) : 0;
+    const size_t factored = room(w.factor_count * 4, COD_TYPE_F32, true);
+    fills_.push_back(
+        {pairs, [=](const uint8_t *given) mutable {
+           w.packed = at<uint8_t>(packed), w.factor = at<float>(factored);
+           if (multiplied) w.multiplier = at<int8_t>(multiplied_at);
+           const std::vector<float> factor = floats(factors, outputs);
+           int32_t result;
+           if (bits == 4 &&
+               (taps * inputs % 2 == 0 || outputs == 1)) {  // outputs begin with a byte
+             result = cod_carrier_weight_pack_nibbles(given, pairs, multiplier, multipliers,
+                                                      factor.data(), outputs, &w, threads_);
+           } else {
+             std::vector<int8_t> codes((size_t)count);
+             if (bits == 8)
+               std::memcpy(codes.data(), wide, (size_t)count);
+             else
+               expand(given, codes);
+             result = cod_carrier_weight_pack(codes.data(), count, multiplier, multipliers,
+                                              factor.data(), outputs, &w, threads_);
+           }
+           if (result == COD_NO_MEMORY) throw std::bad_alloc();
+           if (result != COD_OK) damaged("weights or multipliers out of range");
+         }});
   }
 
   // value[o, g, i] = table[g, code[o, i]]: what repeats is stored once
@@ -183,22 +300,32 @@ class Constants {
     const int64_t inner = in.next(1, kMostSide), entries = in.next(1, 1 << 16);
     const int64_t count = take_count(take_count(outer, inner), groups);
     const bool wide = entries > 256;
-    const uint8_t *codes = wide ? u16_.take(outer * inner) : u8_.take(outer * inner);
+    const uint8_t *stored = wide ? u16_.take(outer * inner) : u8_.take(outer * inner);
     const uint8_t *values = f32_.take(take_count(groups, entries));
-    made_.push_back(room(take_count(count, 4), COD_TYPE_F32, false));
-    uint8_t *to = made_.back().data.get();
-    for (int64_t o = 0; o < outer; o++)
-      for (int64_t g = 0; g < groups; g++)
-        for (int64_t i = o * inner; i < (o + 1) * inner; i++, to += 4) {
-          const int64_t code = wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
-          if (code >= entries) damaged("a palette without the colour that is asked for");
-          std::memcpy(to, values + 4 * (g * entries + code), 4);
-        }
+    const size_t made = room(take_count(count, 4), COD_TYPE_F32, false);
+    fills_.push_back({wide ? 0 : outer * inner, [=](const uint8_t *given) {
+                        const uint8_t *codes = wide ? stored : given;
+                        uint8_t *to = at<uint8_t>(made);
+                        for (int64_t o = 0; o < outer; o++)
+                          for (int64_t g = 0; g < groups; g++)
+                            for (int64_t i = o * inner; i < (o + 1) * inner; i++, to += 4) {
+                              const int64_t code =
+                                  wide ? codes[2 * i] | codes[2 * i + 1] << 8 : codes[i];
+                              if (code >= entries)
+                                damaged("a palette without the colour that is asked for");
+                              std::memcpy(to, values + 4 * (g * entries + code), 4);
+                            }
+                      }});
   }
 
   static int64_t take_count(int64_t a, int64_t b) {
     if (a > kMostSide / b) damaged("a weight beyond every size");
     return a * b;
+  }
+  static std::vector<float> floats(const uint8_t *from, int64_t count) {  // in a file, not aligned
+    std::vector<float> values((size_t)count);
+    std::memcpy(values.data(), from, values.size() * sizeof(float));
+    return values;
   }
   static void expand(const uint8_t *nibbles, std::vector<int8_t> &codes) {
     const size_t pairs = codes.size() / 2;
@@ -209,10 +336,15 @@ class Constants {
     if (codes.size() % 2) codes.back() = (int8_t)((int8_t)(nibbles[pairs] << 4) >> 4);
   }
 
+  const Container &file_;
+  Source &source_;
+  Seal &seal_;
   Values f32_, i8_, u8_, u16_, i32_, i64_;
   int threads_;
   int64_t left_;  // bytes that constants may still take
+  int64_t total_ = 0;
   std::vector<ProgramFile::Constant> made_;
+  std::vector<Fill> fills_;
 };
 
 std::vector<int64_t> shape(Stream &in, int64_t *bytes) {
@@ -294,7 +426,7 @@ ProgramFile::One program(const Container &file, int64_t number,
   std::vector<double> floats((size_t)counts[3]);
   if (counts[3]) std::memcpy(floats.data(), given.data, (size_t)given.bytes);
   std::vector<cod_buffer> memory;
-  for (const auto &one : constants) memory.push_back({one.data.get(), one.bytes});
+  for (const auto &one : constants) memory.push_back({one.data, one.bytes});
   const cod_program_code code{instructions.data(),
                               operands.data(),
                               ints.data(),
@@ -320,22 +452,6 @@ ProgramFile::One program(const Container &file, int64_t number,
   return made;
 }
 
-// The hash is that of the file with zeros in its place.
-void check_hash(const Container &file, const uint8_t *data, size_t bytes) {
-  const auto found = file.metadata.find("sha256");
-  if (found == file.metadata.end() || found->second.size() != 64)
-    throw Refusal("it has no sha256; write it again with codtdq export");
-  const size_t at = file.value_at.at("sha256");
-  if (at > bytes || bytes - at < 64 || std::memcmp(data + at, found->second.data(), 64) != 0)
-    damaged("its sha256 is written in another form");
-  const std::string zeros(64, '0');
-  Sha256 hash;
-  hash.add(data, at);
-  hash.add(reinterpret_cast<const uint8_t *>(zeros.data()), zeros.size());
-  hash.add(data + at + 64, bytes - at - 64);
-  if (hash.hex() != found->second) damaged("its content does not fit its sha256");
-}
-
 // Mean and deviation of the channels that the network was trained with.
 void read_normalization(const Container &file, float *mean, float *deviation) {
   const auto found = file.tensors.find("normalization");
@@ -350,8 +466,8 @@ void read_normalization(const Container &file, float *mean, float *deviation) {
 
 }  // namespace
 
-ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
-  const Container file(data, bytes);
+ProgramFile::ProgramFile(Source &source, int threads) {
+  const Container file(source, "u8");
   metadata = file.metadata;
   const auto text = [&](const char *key) {
     const auto found = metadata.find(key);
@@ -362,7 +478,13 @@ ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
   if (text("version") != "1")
     throw Refusal("it has format version " + text("version").substr(0, 16) +
                   "; this runtime reads version 1: install the codtdq-runtime that fits");
-  check_hash(file, data, bytes);
+  // Constants are packed beside the hash; nobody uses them if it does not fit.
+  Seal seal(file);
+  const auto table = file.tensors.find("constants");
+  if (table == file.tensors.end()) damaged("it has no constants");
+  Stream in(table->second, "constants");
+  constants = Constants(file, source, seal, threads).read(in, memory);
+  seal.check();
   const std::map<std::string, Postprocess> known = {{"none", Postprocess::kNone},
                                                     {"sigmoid", Postprocess::kSigmoid},
                                                     {"sigmoid-minmax", Postprocess::kSigmoidMinmax},
@@ -371,10 +493,6 @@ ProgramFile::ProgramFile(const uint8_t *data, size_t bytes, int threads) {
   if (wanted == known.end()) damaged("it names no postprocess that there is");
   postprocess = wanted->second;
   read_normalization(file, mean, deviation);
-  const auto table = file.tensors.find("constants");
-  if (table == file.tensors.end()) damaged("it has no constants");
-  Stream in(table->second, "constants");
-  constants = Constants(file, (int64_t)bytes, threads).read(in);
   int64_t count = 0;
   while (count <= kMostPrograms && file.tensors.count("code." + std::to_string(count))) count++;
   if (!count || count > kMostPrograms) damaged("it has no program, or too many");

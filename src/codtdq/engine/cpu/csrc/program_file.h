@@ -2,12 +2,12 @@
 // (docs/runtime.md has the format). Reading checks everything that a file says before any of it is
 // used; constants are packed for the set in use on the way.
 #pragma once
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "aligned.h"
 #include "container.h"
 #include "program.h"
 
@@ -21,7 +21,7 @@ enum class Postprocess { kNone, kSigmoid, kSigmoidMinmax, kBinary };
 
 struct ProgramFile {
   struct Constant {
-    std::unique_ptr<uint8_t, void (*)(void *)> data{nullptr, std::free};
+    uint8_t *data = nullptr;
     int64_t bytes = 0;
     int32_t type = COD_TYPE_F32;
     bool packed = false;  // its size belongs to the instruction set
@@ -40,12 +40,13 @@ struct ProgramFile {
     }
   };
   std::map<std::string, std::string> metadata;
+  Zeros memory;  // of all constants
   std::vector<Constant> constants;
   std::vector<One> programs;
   Postprocess postprocess = Postprocess::kNone;
   float mean[3] = {0, 0, 0}, deviation[3] = {1, 1, 1};
 
-  ProgramFile(const uint8_t *data, size_t bytes, int threads);  // throws Refusal
+  ProgramFile(Source &source, int threads);  // throws Refusal
 };
 
 }  // namespace cod

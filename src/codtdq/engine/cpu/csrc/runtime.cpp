@@ -7,11 +7,12 @@
 #include "codtdq.h"
 #include "image.h"
 #include "program_file.h"
+#include "source.h"
 
 struct codtdq_network {
   cod::ProgramFile file;
   int64_t constant_bytes = 0;
-  codtdq_network(const uint8_t *data, size_t bytes, int threads) : file(data, bytes, threads) {
+  codtdq_network(cod::Source &source, int threads) : file(source, threads) {
     for (const auto &one : file.constants) constant_bytes += one.bytes;
   }
 };
@@ -54,21 +55,14 @@ int32_t guarded(char *error, size_t bytes, const std::string &prefix, const F &b
   }
 }
 
-struct Closed {
-  void operator()(std::FILE *file) const { std::fclose(file); }
-};
-
-std::vector<uint8_t> read_file(const char *path) {
-  std::unique_ptr<std::FILE, Closed> file(std::fopen(path, "rb"));
+cod::File opened(const char *path) {
+  cod::File::Handle file(std::fopen(path, "rb"), std::fclose);
   if (!file) throw cod::Refusal("cannot be opened; is there such a file?");
   if (std::fseek(file.get(), 0, SEEK_END)) throw cod::Refusal("cannot be read");
   const int64_t bytes = std::ftell(file.get());
   if (bytes < 0 || bytes > kMostFile || std::fseek(file.get(), 0, SEEK_SET))
     throw cod::Refusal("is not a file that can be read");
-  std::vector<uint8_t> data((size_t)bytes);
-  if (std::fread(data.data(), 1, data.size(), file.get()) != data.size())
-    throw cod::Refusal("cannot be read to its end");
-  return data;
+  return cod::File(std::move(file), (size_t)bytes);
 }
 
 int32_t bad(char *error, size_t bytes, const std::string &text) {
@@ -112,7 +106,8 @@ codtdq_network *codtdq_open_memory(const void *data, size_t bytes, int32_t threa
   codtdq_network *made = nullptr;
   guarded(error, error_bytes, "", [&] {
     if (!data) return bad(error, error_bytes, "no data was given");
-    made = new codtdq_network(static_cast<const uint8_t *>(data), bytes, threads_for(threads));
+    cod::Memory memory(static_cast<const uint8_t *>(data), bytes);
+    made = new codtdq_network(memory, threads_for(threads));
     return (int32_t)CODTDQ_OK;
   });
   return made;
@@ -125,8 +120,8 @@ codtdq_network *codtdq_open(const char *path, int32_t threads, char *error, size
     return nullptr;
   }
   guarded(error, error_bytes, std::string(path) + ": ", [&] {
-    const std::vector<uint8_t> data = read_file(path);
-    made = new codtdq_network(data.data(), data.size(), threads_for(threads));
+    cod::File file = opened(path);
+    made = new codtdq_network(file, threads_for(threads));
     return (int32_t)CODTDQ_OK;
   });
   return made;
