@@ -11,7 +11,8 @@ from codtdq.methods.collect import ROW_VALUES, collect_inputs, initialise_in_ord
 from codtdq.methods.ranges import percentile_grid, percentile_weight, quantile_rows
 from codtdq.methods.registry import register_method
 from codtdq.methods.workbench import Workbench
-from codtdq.numerics.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
+from codtdq.numerics.affine import EPS, code_limits, fake_shifted, grid_of
+from codtdq.numerics.straight_through import fake_shifted_ste
 from codtdq.operators import QuantOperator, quant_operators
 from codtdq.operators.tokens import input_tokens, run_operator
 from codtdq.planning import QuantConfig

@@ -122,11 +122,12 @@ def test_tuning_lowers_the_loss_on_images_it_did_not_see():
     net, x = small_net(), images(8, seed=9)
     calibration = [images(16, seed=1)]
     start = apply_method(net, "pq-sam-init", calibration)
-    tuned = apply_method(net, "pq-sam", calibration, changes={"fast_steps": 20, "fast_rate": 1e-2})
+    slowly = {"fast_steps": 40, "fast_rate": 2e-3}  # a larger rate may end worse on two images
+    tuned = apply_method(net, "pq-sam", calibration, changes=slowly)
     assert tuned.quant_record.notes["fitted_values_per_operator"] == 1 << 16
     notes = tuned.quant_record.notes["tuning"]
     assert notes["kept"] == "tuned" and notes["loss_after"] < notes["loss_before"]
-    assert tuned.quant_record.steps == 20
+    assert tuned.quant_record.steps == 40
     y = net(x)
     assert sqnr(y, tuned(x)) > sqnr(y, start(x))
     moved = zip(quant_operators(start).values(), quant_operators(tuned).values())

@@ -12,17 +12,12 @@ from codtdq.methods.collect import collect_inputs
 from codtdq.methods.registry import QuantConfig
 from codtdq.methods.rivals.block_learning import Budget, beta_at
 from codtdq.methods.rivals.blocks import find_blocks
-from codtdq.methods.rivals.learning import (
-    DroppingInput,
-    DropPool,
-    FixedInput,
-    LearnedStep,
-    SoftRounding,
-    lsq,
-)
+from codtdq.methods.rivals.learning import DroppingInput, DropPool, FixedInput, LearnedStep, lsq
 from codtdq.methods.rivals.reconstruction import BUDGETS, Reconstruction
+from codtdq.methods.rivals.soft_rounding import SoftRounding
 from codtdq.methods.workbench import Workbench
-from codtdq.numerics.affine import code_limits, fake_shifted_ste
+from codtdq.numerics.affine import code_limits
+from codtdq.numerics.straight_through import mixed
 from codtdq.operators import quant_operators
 from codtdq.schemes.inputs import DynamicToken, FloatInput, Rescaled, StaticUniform
 from codtdq.schemes.weights import UniformWeight
@@ -347,13 +342,33 @@ def test_soft_rounding_starts_at_the_weight_and_ends_on_codes():
     soft = SoftRounding(weight, store)
     inside = (soft.floors >= 0) & (soft.floors < 15)  # the zero-point was rounded: ends may be cut
     assert inside.float().mean() > 0.8
-    torch.testing.assert_close(soft(soft.up())[inside], weight[inside], atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(soft()[inside], weight[inside], atol=2e-4, rtol=1e-3)
     assert torch.equal(soft.hardened().dequantize(), store.dequantize())  # h >= 1/2 is to nearest
     with torch.no_grad():
         soft.logits.fill_(5.0)
     raised = soft.hardened()
     assert torch.equal(raised.codes(), (soft.floors + 1).clamp(0, 15)) and soft.undecided() == 0
-    assert float(SoftRounding.penalty(soft.up(), 2.0).detach()) == 0
+
+
+@pytest.mark.parametrize("penalty", [None, (0.3, 20.0), (0.3, 2.5)], ids=["none", "start", "late"])
+def test_soft_rounding_has_the_gradient_of_the_plain_expression(penalty):
+    weight = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
+    soft = SoftRounding(weight, UniformWeight.minmax(weight * 0.8, 4, symmetric=False))
+    pull = torch.linspace(-1, 1, 60).view(6, 10)
+    with torch.no_grad():
+        soft.logits.view(-1)[:4] = torch.tensor([-5.0, 5.0, 0.0, 2.0])  # decided and undecided
+    (soft(penalty) * pull).sum().backward()
+
+    logits = soft.logits.detach().clone().requires_grad_()
+    up = (torch.sigmoid(logits) * 1.2 - 0.1).clamp(0, 1)
+    values = ((soft.floors + up).clamp(0, 15) - soft.zero) * soft.step
+    value = (values * pull).sum()
+    if penalty is not None:
+        value = value + penalty[0] * (1 - (2 * up - 1).abs().pow(penalty[1])).sum()
+    value.backward()
+    assert torch.equal(soft(), values)
+    assert not logits.grad.view(-1)[:2].any() and logits.grad.view(-1)[2:].any()
+    torch.testing.assert_close(soft.logits.grad, logits.grad)
 
 
 def test_beta_falls_after_the_warm_up():
@@ -365,27 +380,37 @@ def test_beta_falls_after_the_warm_up():
     assert beta_at(0.6, budget) == pytest.approx(11.0)
 
 
+def plain_lsq(x, step, zero, low, high, keep):
+    codes = torch.clamp(x / step + (torch.round(x / step) - x / step).detach() + zero, low, high)
+    x_hat = (codes - zero) * step
+    return x_hat if keep is None else torch.where(keep > 0, x_hat, x)
+
+
+@pytest.mark.parametrize("dropping", [False, True], ids=["all", "dropping"])
 @pytest.mark.parametrize("size", [1, 5])
-def test_lsq_has_the_gradients_of_the_plain_expression(size):
+def test_lsq_has_the_gradients_of_the_plain_expression(size, dropping):
     x = torch.randn(2, 7, 5, dtype=torch.float64)
     step = torch.full((size,), 0.2, dtype=torch.float64)
     zero = torch.full((size,), 6.0, dtype=torch.float64)
+    keep = (torch.rand(2, 7, 5) < 0.5).double() if dropping else None
     results = []
-    for function in (lsq, fake_shifted_ste):
+    for function in (lsq, plain_lsq):
         a, s = x.clone().requires_grad_(), step.clone().requires_grad_()
-        y = function(a, s, zero, *code_limits(4, False))
+        y = function(a, s, zero, *code_limits(4, False), keep)
         (y * torch.linspace(0, 1, 70, dtype=torch.float64).view_as(y)).sum().backward()
         results.append((y.detach(), a.grad, s.grad))
+    assert torch.equal(results[0][0], results[1][0])
     for one, other in zip(*results):
         torch.testing.assert_close(one, other)
 
 
 def test_dropping_takes_half_of_each():
     pool = DropPool(0.5, torch.Generator().manual_seed(0))
-    mixed = pool.mix(torch.ones(100, 100), torch.zeros(100, 100))
-    assert 0.45 < float(mixed.mean()) < 0.55
-    assert not torch.equal(mixed, pool.mix(torch.ones(100, 100), torch.zeros(100, 100)))
-    assert DropPool(1.0, torch.Generator()).mix(torch.ones(3), torch.zeros(3)).sum() == 3
+    ones, zeros = torch.ones(100, 100), torch.zeros(100, 100)
+    drawn = mixed(ones, zeros, pool.keep(zeros))
+    assert 0.45 < float(drawn.mean()) < 0.55 and set(drawn.unique().tolist()) == {0.0, 1.0}
+    assert not torch.equal(drawn, mixed(ones, zeros, pool.keep(zeros)))
+    assert DropPool(1.0, torch.Generator()).keep(ones) is None and mixed(ones, zeros, None) is ones
 
 
 def test_schemes_without_anything_to_learn_pass_gradients_on():

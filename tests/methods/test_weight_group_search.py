@@ -16,12 +16,12 @@ from codtdq.methods.rivals.fima_init import (
 from codtdq.methods.rivals.fima_q import FimaQConfig
 from codtdq.methods.rivals.fisher import MSE, sample_operators
 from codtdq.methods.rivals.fp4_operators import BlockInteger, Fp4Input, Fp4Weight
-from codtdq.methods.rivals.learning import SoftRounding
 from codtdq.methods.rivals.pq_sam import PqSamConfig
 from codtdq.methods.rivals.pq_sam_tuning import TunedOperator
 from codtdq.methods.rivals.ptq4vit import PTQ4ViTConfig, ScaleSearch
 from codtdq.methods.rivals.sam_grids import searched_weight
 from codtdq.methods.rivals.scale_search import column_groups
+from codtdq.methods.rivals.soft_rounding import SoftRounding
 from codtdq.methods.workbench import Workbench
 from codtdq.numerics.affine import fake_shifted
 from codtdq.numerics.nvfp4 import fake_nvfp4, tensor_scale
@@ -151,7 +151,7 @@ def test_rounding_is_learned_in_groups():
     soft = SoftRounding(weight, store)
     assert torch.equal(soft.hardened().dequantize(), store.dequantize())  # h >= 1/2 is to nearest
     assert soft.hardened().settings() == store.settings()
-    values = soft(soft.up())
+    values = soft()
     assert values.shape == weight.shape
     values.square().sum().backward()
     gradient = from_group_rows(soft.logits.grad, weight.shape)

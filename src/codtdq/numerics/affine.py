@@ -64,11 +64,6 @@ def nearest(x: Tensor) -> Tensor:
     return torch.round(x)
 
 
-def nearest_ste(x: Tensor) -> Tensor:
-    """`nearest` whose gradient is that of the identity (straight through)."""
-    return x + (torch.round(x) - x).detach()
-
-
 def code_limits(bits: int, symmetric: bool) -> tuple[int, int]:
     """Smallest and largest code: signed around zero, or 0 .. 2^bits - 1 with a zero-point."""
     return (qmin_of(bits), qmax_of(bits)) if symmetric else (0, 2**bits - 1)
@@ -87,12 +82,6 @@ def decode_shifted(codes: Tensor, step: Tensor, zero: Tensor) -> Tensor:
 def fake_shifted(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
     """Quantize and dequantize on a grid with a zero-point."""
     return decode_shifted(encode_shifted(x, step, zero, low, high), step, zero)
-
-
-def fake_shifted_ste(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-    """`fake_shifted` with gradients for x (inside the range) and for the step, as LSQ has them."""
-    codes = torch.clamp(nearest_ste(x / step) + zero, low, high)
-    return (codes - zero) * step
 
 
 def grid_of(low: Tensor, high: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
@@ -118,7 +107,7 @@ def floor_codes(x: Tensor, step: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
 
 def raise_codes(floors: Tensor, up: Tensor, low: int, high: int) -> Tensor:
     """Codes `floors + up` inside the grid; up is 0 or 1, or between them while it is learned."""
-    return torch.clamp(floors + up, low, high)
+    return (floors + up).clamp_(low, high)
 
 
 def offset_grid(low: Tensor, high: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:

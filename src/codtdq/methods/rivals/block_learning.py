@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from codtdq.methods.rivals.block_data import Arguments, BlockData
-from codtdq.methods.rivals.learning import DroppingInput, DropPool, LearnableInput, SoftRounding
+from codtdq.methods.rivals.learning import DroppingInput, DropPool, LearnableInput
+from codtdq.methods.rivals.soft_rounding import SoftRounding
+from codtdq.numerics.straight_through import mixed
 from codtdq.operators.quantized import QuantOperator
 from codtdq.schemes.weights import UniformWeight
 
@@ -93,7 +95,7 @@ def _optimise(
     generator: torch.Generator,
 ) -> int:
     logits = [weight.logits for weight in soft.values()]
-    of_rounding = torch.optim.Adam(logits, lr=budget.rounding_rate) if logits else None
+    of_rounding = torch.optim.Adam(logits, lr=budget.rounding_rate, fused=True) if logits else None
     of_inputs = _input_optimiser(inputs, budget)
     for step in range(budget.steps):
         share = step / budget.steps
@@ -102,15 +104,11 @@ def _optimise(
         images = _draw(data, budget.batch, generator)
         quant, plain, target = data.batch(step % data.block.calls, images)
         args, kwargs = _mix(quant, plain, pool)
-        penalty = torch.zeros(())
         beta = beta_at(share, budget)
+        penalty = None if beta is None else (budget.penalty, beta)
         for sim, weight in soft.items():
-            up = weight.up()
-            sim._buffers["weight_cache"] = weight(up)
-            if beta is not None:
-                penalty = penalty + SoftRounding.penalty(up, beta)
+            sim._buffers["weight_cache"] = weight(penalty)
         value = loss(data.block.name, module(*args, **kwargs), target, step, images)
-        value = value + budget.penalty * penalty
         chosen = [o for o in (of_rounding, of_inputs) if o is not None]
         for optimiser in chosen:
             optimiser.zero_grad(set_to_none=True)
@@ -139,7 +137,7 @@ def _input_optimiser(inputs: list[LearnableInput], budget: Budget) -> torch.opti
         scale = float(parameter.detach().abs().mean()) if budget.relative else 1.0
         rate = budget.step_rate * scale
         groups.append({"params": [parameter], "lr": rate, "initial_lr": rate})
-    return torch.optim.Adam(groups) if groups else None
+    return torch.optim.Adam(groups, fused=True) if groups else None
 
 
 def _draw(data: BlockData, batch: int, generator: torch.Generator) -> Sequence[int]:
@@ -152,9 +150,9 @@ def _mix(quant: Arguments, plain: Arguments, pool: DropPool) -> Arguments:
     """Every float tensor among the arguments, elementwise from the one or the other."""
     leaves, spec = tree_flatten(quant)
     others, _ = tree_flatten(plain)
-    mixed = [
-        pool.mix(a, b) if isinstance(a, Tensor) and a.is_floating_point() else a
+    both = [
+        mixed(a, b, pool.keep(a)) if isinstance(a, Tensor) and a.is_floating_point() else a
         for a, b in zip(leaves, others)
     ]
-    result: Arguments = tree_unflatten(mixed, spec)
+    result: Arguments = tree_unflatten(both, spec)
     return result

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from codtdq.methods.ranges import quantile_rows
-from codtdq.numerics.affine import EPS, code_limits, fake_shifted, fake_shifted_ste, grid_of
+from codtdq.numerics.affine import EPS, code_limits, fake_shifted, grid_of
+from codtdq.numerics.straight_through import fake_shifted_ste
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.stored import BITS, Stored, one_of, rules
 

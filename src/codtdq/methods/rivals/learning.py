@@ -1,9 +1,5 @@
-"""What is learned while a block is reconstructed: rounding of weights, steps of input grids.
+"""What is learned of inputs while a block is reconstructed: steps of their grids.
 
-Rounding (Nagel et al., Up or Down? Adaptive Rounding for PTQ, ICML 2020):
-    W_hat = s (clip(floor(W/s) + z + h(V), 0, 2^b - 1) - z)
-    h(V) = clip(1.2 sigmoid(V) - 0.1, 0, 1)
-    penalty = sum(1 - |2 h(V) - 1|^beta), V starts where h(V) is the fractional part of W/s.
 Steps (Esser et al., Learned Step Size Quantization, ICLR 2020): gradients straight through the
 rounding; the 1/sqrt(N q_max) factor on the step's gradient is left out, as Adam cancels it.
 Drop (Wei et al., QDrop, ICLR 2022): each value is quantized with probability p, else left float.
@@ -11,78 +7,15 @@ Drop (Wei et al., QDrop, ICLR 2022): each value is quantized with probability p,
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from codtdq.numerics.affine import (
-    EPS,
-    code_limits,
-    decode_shifted,
-    encode_shifted,
-    floor_codes,
-    raise_codes,
-)
+from codtdq.numerics.affine import EPS, code_limits
+from codtdq.numerics.straight_through import fake_shifted_ste, mixed
 from codtdq.schemes.base import InputScheme
 from codtdq.schemes.inputs import Rescaled, StaticUniform
-from codtdq.schemes.weights import UniformWeight, from_group_rows, group_rows
 
-GAMMA, ZETA = -0.1, 1.1  # the stretched sigmoid reaches 0 and 1
-_POOL = 1 << 22  # random decisions that are drawn once per block: 4 MB
-
-
-class SoftRounding(nn.Module):
-    """The rounding of one weight, learned; its grids, per output or group, stay as they are."""
-
-    floors: Tensor
-    step: Tensor
-    zero: Tensor
-
-    def __init__(self, weight: Tensor, store: UniformWeight) -> None:
-        super().__init__()
-        self.shape, self.bits, self.symmetric = store.shape, store.code_bits, store.symmetric
-        self.group = store.group
-        zero = store.zero.float() if store.zero.numel() else torch.zeros_like(store.step)
-        floors, rest = floor_codes(group_rows(weight, store.group), store.step, zero)
-        self.register_buffer("floors", floors)
-        self.register_buffer("step", store.step.clone())
-        self.register_buffer("zero", zero)
-        share = (rest.clamp(1e-4, 1 - 1e-4) - GAMMA) / (ZETA - GAMMA)
-        self.logits = nn.Parameter(torch.logit(share))
-
-    def up(self) -> Tensor:
-        """h(V) in [0, 1], in the rows that share a grid (`group_rows`)."""
-        return (torch.sigmoid(self.logits) * (ZETA - GAMMA) + GAMMA).clamp(0, 1)
-
-    def forward(self, up: Tensor) -> Tensor:
-        """W_hat in the shape of the weight, differentiable in `up` = h(V)."""
-        codes = raise_codes(self.floors, up, *code_limits(self.bits, self.symmetric))
-        return from_group_rows(decode_shifted(codes, self.step, self.zero), self.shape)
-
-    @staticmethod
-    def penalty(up: Tensor, beta: float) -> Tensor:
-        """sum(1 - |2h - 1|^beta): zero once every h is 0 or 1."""
-        return (1 - (2 * up - 1).abs().pow(beta)).sum()
-
-    def undecided(self) -> float:
-        """Share of weights whose h is neither 0 nor 1 (to 0.01)."""
-        up = self.up().detach()
-        return float(((up > 0.01) & (up < 0.99)).float().mean())
-
-    def hardened(self) -> UniformWeight:
-        """The weight with every h taken as 0 or 1."""
-        up = (self.up().detach() >= 0.5).float()
-        codes = raise_codes(self.floors, up, *code_limits(self.bits, self.symmetric))
-        return UniformWeight.from_codes(
-            codes,
-            self.shape,
-            self.bits,
-            step=self.step,
-            zero=self.zero,
-            symmetric=self.symmetric,
-            group=self.group,
-        )
+_POOL = 1 << 22  # random decisions that are drawn once per block: 16 MB
 
 
 class LearnableInput(nn.Module):
@@ -104,6 +37,10 @@ class LearnableInput(nn.Module):
         """What x_hat stands for without quantization: the tokens, unless the scheme rescales."""
         return tokens
 
+    def dropped(self, tokens: Tensor, keep: Tensor | None) -> Tensor:
+        """x_hat where `keep` is 1, what it stands for where it is 0; None keeps everything."""
+        return mixed(self(tokens), self.plain(tokens), keep)
+
     def advance(self, share: float) -> bool:
         """Called before each step with the share of steps done; True if parameters were replaced,
         after which their optimiser starts anew.
@@ -124,7 +61,11 @@ class LearnedStep(LearnableInput):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Quantize with the grid as it is now."""
-        return lsq(tokens, self.step, self.zero, *code_limits(self.bits, self.symmetric))
+        return self.dropped(tokens, None)
+
+    def dropped(self, tokens: Tensor, keep: Tensor | None) -> Tensor:
+        """As one node."""
+        return lsq(tokens, self.step, self.zero, *code_limits(self.bits, self.symmetric), keep)
 
     def frozen(self) -> InputScheme:
         """A static grid."""
@@ -148,6 +89,10 @@ class LearnedRescaled(LearnableInput):
         """x_hat in the rescaled domain."""
         x_hat: Tensor = self.inner(self.plain(tokens))
         return x_hat
+
+    def dropped(self, tokens: Tensor, keep: Tensor | None) -> Tensor:
+        """The same for a part of the values."""
+        return self.inner.dropped(self.plain(tokens), keep)
 
     def plain(self, tokens: Tensor) -> Tensor:
         """(x - shift) / scale."""
@@ -192,31 +137,11 @@ def learnable_input(quantizer: InputScheme) -> LearnableInput:
     return FixedInput(quantizer)
 
 
-class _Lsq(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-        codes = encode_shifted(x, step, zero, low, high)
-        ctx.save_for_backward(x, step, zero, codes)
-        ctx.limits = low, high
-        return decode_shifted(codes, step, zero)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, step, zero, codes = ctx.saved_tensors
-        low, high = ctx.limits
-        scaled = x / step
-        shifted = scaled + zero
-        inside = (shifted > low - 0.5) & (shifted < high + 0.5)
-        inward = grad * inside
-        # d x_hat / d step: code - zero, less x / step where the rounding is passed straight through
-        slope = torch.addcmul((codes - zero) * grad, scaled, inward, value=-1)
-        return inward, slope.sum_to_size(step.shape), None, None, None
-
-
-def lsq(x: Tensor, step: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-    """`fake_shifted_ste` as one node, for less memory traffic."""
-    result: Tensor = _Lsq.apply(x, step.clamp(min=EPS), zero, low, high)
-    return result
+def lsq(
+    x: Tensor, step: Tensor, zero: Tensor, low: int, high: int, keep: Tensor | None = None
+) -> Tensor:
+    """Quantize on a grid whose step is learned and may have fallen to zero or below."""
+    return fake_shifted_ste(x, step.clamp(min=EPS), zero, low, high, keep)
 
 
 class DropPool:
@@ -227,23 +152,19 @@ class DropPool:
 
     def __init__(self, probability: float, generator: torch.Generator) -> None:
         self.probability, self._generator = probability, generator
-        self._pool = torch.zeros(0, dtype=torch.bool)
+        self._pool = torch.zeros(0)
 
-    def mask(self, like: Tensor) -> Tensor:
-        """Booleans in the shape of a tensor: True where the quantized value is used."""
+    def keep(self, like: Tensor) -> Tensor | None:
+        """1 where the quantized value is used, else 0, in the shape of a tensor; None: all are."""
+        if self.probability >= 1:
+            return None
         count = like.numel()
         if self._pool.numel() < 2 * count:
             size = max(_POOL, 2 * count)
-            self._pool = torch.rand(size, generator=self._generator) < self.probability
+            self._pool = (torch.rand(size, generator=self._generator) < self.probability).float()
         span = self._pool.numel() - count + 1
         start = int(torch.randint(span, (1,), generator=self._generator))
-        return self._pool[start : start + count].view(like.shape)
-
-    def mix(self, quantized: Tensor, plain: Tensor) -> Tensor:
-        """Each value from the one or the other."""
-        if self.probability >= 1:
-            return quantized
-        return torch.where(self.mask(plain), quantized, plain)
+        return self._pool[start : start + count].view(like.shape).to(like.dtype)
 
 
 class DroppingInput(nn.Module):
@@ -255,4 +176,4 @@ class DroppingInput(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """x_hat for some values, x for the others."""
-        return self._drop.mix(self.inner(tokens), self.inner.plain(tokens))
+        return self.inner.dropped(tokens, self._drop.keep(tokens))

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from codtdq.errors import CalibrationError, CheckpointError
 from codtdq.io import write_state
 from codtdq.methods.rivals.gadt import GroupedTransform
-from codtdq.numerics.affine import code_limits, fake_shifted, fake_shifted_ste
+from codtdq.numerics.affine import code_limits, fake_shifted
+from codtdq.numerics.straight_through import fake_shifted_ste
 from codtdq.operators.observing import run_model
 from codtdq.operators.quantized import QuantOperator
 from codtdq.progress import track
@@ -143,7 +144,7 @@ class OutputTuner:
     def tune(self, train: Sequence[Any], held_out: Sequence[Any]) -> TuningResult:
         """Take all steps; keep the result only if it is better on the held-out batches."""
         before = self.loss(held_out)
-        optimizer = torch.optim.Adam(self.thetas)
+        optimizer = torch.optim.Adam(self.thetas, fused=True)
         done = self._resume(optimizer)
         resumed_at = done
         for step in track(range(done, self.plan.steps), "tuning", self.plan.steps - done):
