@@ -1,6 +1,7 @@
 // chain: instructions that work row by row, run over blocks of rows. What only they read and write
 // stays in scratch memory of the thread, in cache; each runs as it would over all rows, so that a
-// chain gives the bits of its instructions one by one.
+// chain gives the bits of its instructions one by one. A depthwise convolution, which reads whole
+// maps, may be among them if nothing in the chain writes those.
 //   Operands: those of the instructions that lie in memory, whole views with all rows.
 //   ints: rows; number of slots, bytes of a row of each; number of instructions; then for each of
 //   them its kind, how many operands, ints and floats it has, four numbers for each operand, and
