@@ -194,7 +194,7 @@ def _product(one: Instruction, rows: int | None) -> Local | None:
 
 @_rule("carrier_depthwise")
 def _depthwise(one: Instruction, rows: int | None) -> Local | None:
-    """Writes row by row what it reads from whole maps: nothing before it in the chain writes those."""
+    """Writes rows, reads whole maps: nothing in the chain writes those."""
     y = one.operands[0]
     assert y is not None
     return Local(one, y.shape[0], one.operands, [True] + [False] * (len(one.operands) - 1))
