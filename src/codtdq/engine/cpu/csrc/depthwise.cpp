@@ -138,8 +138,7 @@ class Depthwise {
   int64_t cut_lines() {
     // the lines around a band are spread for its neighbours once more: not too many of them
     const int64_t around = (int64_t)(g_.kernel_h - 1) * g_.dilation_h / g_.stride_h;
-    const int64_t most =
-        std::max({kFewestLines, (g_.out_h + kBands - 1) / kBands, 2 * around});
+    const int64_t most = std::max({kFewestLines, (g_.out_h + kBands - 1) / kBands, 2 * around});
     const int64_t end = (pixels_.last - 1) / g_.out_w + 1;
     for (int64_t line = pixels_.first / g_.out_w; line < end;) {
       const int64_t image = line / g_.out_h, begin = line % g_.out_h;
@@ -210,8 +209,7 @@ class Depthwise {
     for (size_t t = 0; t < taps_.size(); t++) {
       const int64_t iy = oy * g_.stride_h + taps_[t].dy;
       if (iy < first_line_ || iy >= g_.in_h) continue;
-      own.x[count] =
-          place(x_hat, iy) + (taps_[t].dx - left_ + part.from * g_.stride_w) * pixel_;
+      own.x[count] = place(x_hat, iy) + (taps_[t].dx - left_ + part.from * g_.stride_w) * pixel_;
       own.weight[count++] = &weight_[t * (size_t)(channels_ + kVector) + (size_t)from];
     }
     cod::kernels().depthwise_carriers(
