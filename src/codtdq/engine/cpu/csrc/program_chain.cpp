@@ -138,11 +138,11 @@ bool is_local(const Stage &s) {
       return s.ints.size() >= 13 && s.ints[5] == 1 && s.ints[6] == 1 && s.ints[7] == 1 &&
              s.ints[8] == 1 && s.ints[9] == 0 && s.ints[10] == 0 &&
              (s.one.kind == 8 || s.ints[13] == 1);
+    case 35:  // carrier_depthwise: reads whole maps, which nothing in the chain writes
+      return s.operands.size() > 1 && s.operands[1].space != kScratchSpace;
     case 33:  // carry_fixed: without a step it looks at all rows
       if (s.operands.size() < 4 || s.operands[3].space == COD_SPACE_NONE) return false;
       [[fallthrough]];
-    case 35:  // carrier_depthwise: reads whole maps, which nothing in the chain writes
-      return s.operands.size() > 1 && s.operands[1].space != kScratchSpace;
     case 32:  // carry_groups
     case 36:  // carry_tokens
       return !s.ints.empty() && s.ints[0] == 1;
