@@ -49,7 +49,7 @@ struct Amx : Avx512 {
   static void carrier_begin() {
     TileConfig config;
     for (int t = 0; t < 8; t++) config.bytes[t] = kTileBytes, config.rows[t] = kTileRows;
-    COD_TILE_CONFIGURE(&config);
+    COD_TILE_CONFIGURE(config);
   }
   static void carrier_end() { COD_TILE_RELEASE(); }
 

@@ -46,7 +46,9 @@ inline void soft_zero(int tile) { soft_tiles[tile] = SoftTile{}; }
 
 #else
 
-#define COD_TILE_CONFIGURE(config) _tile_loadconfig(config)
+// Not _tile_loadconfig: GCC's says that it reads eight bytes, and the stores of the others are left
+// out.
+#define COD_TILE_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
 #define COD_TILE_RELEASE() _tile_release()
 #define COD_TILE_ZERO(tile) _tile_zero(tile)
 #define COD_TILE_LOAD(tile, from, stride) _tile_loadd(tile, from, stride)
