@@ -59,6 +59,7 @@ class Product {
     block_ = ((rows_ + count - 1) / count + mr - 1) / mr * mr;  // of about the same size
     zeros_.assign((size_t)w.depth, 0);
     zero_sums_.assign((size_t)std::max<int64_t>(sums.each, 1), 0);
+    for (int64_t t = 0; t < w.taps && !direct_; t++) taps_.emplace_back(g, t);
   }
 
   int64_t blocks() const { return (rows_ + block_ - 1) / block_; }
@@ -170,7 +171,7 @@ class Product {
       std::fill(own.place.begin(), own.place.end(), -1);
       over_lines(begin, end, [&](const Segment &s) {
         for (int64_t t = 0; t < w_.taps; t++)
-          if (s.inside(t)) own.place[t] = 0;
+          if (s.inside(taps_[t])) own.place[t] = 0;
       });
       for (int64_t t = 0; t < w_.taps; t++)
         if (own.place[t] >= 0) own.place[t] = count, own.used[count++] = t;
@@ -201,6 +202,20 @@ class Product {
     own.unit[i] = x_.unit[row / x_.unit_rows];
   }
 
+  // What a tap reads: an input line and column away from the output's, by output columns inside.
+  struct Tap {
+    int64_t down, right, first, last;
+    Tap(const cod_geometry &g, int64_t t)
+        : down(t / g.kernel_w * g.dilation_h - g.pad_h),
+          right(t % g.kernel_w * g.dilation_w - g.pad_w),
+          first(columns(-right, g)),
+          last(std::max(columns(g.in_w - right, g), first)) {}
+    // How many output columns begin before an input column.
+    static int64_t columns(int64_t before, const cod_geometry &g) {
+      return before <= 0 ? 0 : std::min<int64_t>((before + g.stride_w - 1) / g.stride_w, g.out_w);
+    }
+  };
+
   // Output rows of one line of a map.
   struct Segment {
     const cod_geometry &g;
@@ -210,15 +225,15 @@ class Product {
     struct Reach {
       int64_t first, last, from;
     };
-    Reach reach(int64_t tap) const {
-      const int64_t y = oy * g.stride_h - g.pad_h + tap / g.kernel_w * g.dilation_h;
-      const int64_t x = ox * g.stride_w - g.pad_w + tap % g.kernel_w * g.dilation_w;
-      if (y < 0 || y >= g.in_h || x >= g.in_w) return {0, 0, 0};
-      const int64_t first = x < 0 ? (-x + g.stride_w - 1) / g.stride_w : 0;
-      const int64_t last = std::min(n, (g.in_w - x + g.stride_w - 1) / g.stride_w);
-      return {std::min(first, last), last, (image * g.in_h + y) * g.in_w + x + first * g.stride_w};
+    Reach reach(const Tap &tap) const {
+      const int64_t y = oy * g.stride_h + tap.down;
+      if (y < 0 || y >= g.in_h) return {0, 0, 0};
+      const int64_t first = std::min(std::max(tap.first - ox, (int64_t)0), n);
+      const int64_t last = std::min(std::max(tap.last - ox, first), n);
+      if (first == last) return {0, 0, 0};
+      return {first, last, (image * g.in_h + y) * g.in_w + (ox + first) * g.stride_w + tap.right};
     }
-    bool inside(int64_t tap) const {
+    bool inside(const Tap &tap) const {
       const Reach r = reach(tap);
       return r.first < r.last;
     }
@@ -234,24 +249,40 @@ class Product {
     }
   }
 
+  // Pointers to n rows at one distance.
+  template <typename T>
+  static void follow(const T **to, const T *from, int64_t step, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = from + i * step;
+  }
+
   void point_line(const Segment &s, int64_t first, Block &own) const {
     const int64_t mr = k_.carrier_rows, skip = (w_.taps - 1) * mr;
     const int64_t from = s.image * g_.in_h * g_.in_w;
     for (int64_t i = 0; i < s.n; i++) own.unit[first + i] = x_.unit[from / x_.unit_rows];
     const int64_t step = g_.stride_w * x_.stride, each = sums_.all.empty() ? 0 : sums_.each;
+    const int64_t sum_step = g_.stride_w * each;
+    const int8_t **const xs = own.x.data();
+    const int32_t **const sums = own.sums.data();
     for (int64_t t = 0; t < w_.taps; t++) {
       if (own.place[t] < 0) continue;
-      const typename Segment::Reach r = s.reach(t);
-      int64_t at = listed(first) + own.place[t] * mr, left = mr - first % mr;
+      const typename Segment::Reach r = s.reach(taps_[t]);
       const int8_t *x = x_.data + r.from * x_.stride;
       const int32_t *sum = each ? &sums_.all[(size_t)(r.from * each)] : zero_sums_.data();
-      for (int64_t i = 0; i < s.n; i++) {
-        const bool inside = i >= r.first && i < r.last;
-        own.x[at] = inside ? x : zeros_.data();
-        own.sums[at] = inside ? sum : zero_sums_.data();
-        if (inside) x += step, sum += g_.stride_w * each;
-        at++;
-        if (--left == 0) at += skip, left = mr;
+      int64_t at = listed(first) + own.place[t] * mr;
+      for (int64_t i = 0, stop = mr - first % mr; i < s.n; stop += mr, at += skip) {  // tile by tile
+        stop = std::min(stop, s.n);
+        if (i >= r.first && stop <= r.last) {
+          const int64_t rows = stop - i;
+          follow(xs + at, x, step, rows);
+          follow(sums + at, sum, sum_step, rows);
+          i = stop, at += rows, x += rows * step, sum += rows * sum_step;
+        }
+        for (; i < stop; i++, at++) {
+          const bool inside = i >= r.first && i < r.last;
+          xs[at] = inside ? x : zeros_.data();
+          sums[at] = inside ? sum : zero_sums_.data();
+          if (inside) x += step, sum += sum_step;
+        }
       }
       // of one tap, whose padding has no unit of its own: that of its image
       for (int64_t i = r.first; i < r.last && w_.taps == 1; i++)
@@ -312,6 +343,7 @@ class Product {
   bool direct_;
   std::vector<int8_t> zeros_;
   std::vector<int32_t> zero_sums_;
+  std::vector<Tap> taps_;
 };
 
 }  // namespace

@@ -52,6 +52,15 @@ const float *optional(const Instruction &one, const Run &run, int64_t i) {
   return one.has(i) ? run.read<float>(one.operands[i]) : nullptr;
 }
 
+// Rows whose factors are found at once: one root and division after the other would wait.
+struct Normed {
+  static constexpr int kMost = 16;
+  const float *from[kMost];
+  float *to[kMost];
+  float middle[kMost], spread[kMost], scale[kMost];
+  int count = 0;
+};
+
 int32_t run_norm(const Instruction &one, const Run &run) {
   const auto &rows = static_cast<const Rows &>(*one.prepared);
   const auto &k = kernels().floats;
@@ -60,13 +69,22 @@ int32_t run_norm(const Instruction &one, const Run &run) {
   const float *weight = optional(one, run, 2), *bias = optional(one, run, 3);
   const int64_t n = rows.channels;
   parallel_for(rows.outer, 1 + (1 << 13) / n, run.threads, [&](int64_t begin, int64_t end) {
+    Normed own;
+    const auto finish = [&] {
+      for (int i = 0; i < own.count; i++)
+        own.scale[i] = (float)(1.0 / std::sqrt((double)own.spread[i] + one.floats[0]));
+      for (int i = 0; i < own.count; i++)
+        k.normalize(own.from[i], n, own.middle[i], own.scale[i], weight, bias, own.to[i]);
+      own.count = 0;
+    };
     rows.each(begin, end, [&](const int64_t *at) {
-      const float *row = x + at[1];
-      const float middle = k.sum(row, n) / (float)n;
-      const float spread = k.squares(row, n, middle) / (float)n;
-      const float scale = (float)(1.0 / std::sqrt((double)spread + one.floats[0]));
-      k.normalize(row, n, middle, scale, weight, bias, y + at[0]);
+      const float *row = own.from[own.count] = x + at[1];
+      const float middle = own.middle[own.count] = k.sum(row, n) / (float)n;
+      own.spread[own.count] = k.squares(row, n, middle) / (float)n;
+      own.to[own.count] = y + at[0];
+      if (++own.count == Normed::kMost) finish();
     });
+    finish();
   });
   return COD_OK;
 }
