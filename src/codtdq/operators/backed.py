@@ -55,11 +55,15 @@ class BackedOperator(nn.Module):
 
     def _execute(self, x: Tensor) -> Tensor:
         """The backend's result, in the dtype of the input."""
-        executor = self.executor
-        if executor is None:
-            assert self.backend is not None
-            self.executor = executor = self.backend(self)
+        executor = self.ready()
+        assert executor is not None
         return executor(x.float()).to(x.dtype)
+
+    def ready(self) -> Executor | None:
+        """The backend's executor, made anew if it was dropped; None without a backend."""
+        if self.executor is None and self.backend is not None:
+            self.executor = self.backend(self)
+        return self.executor
 
     def _followed(self, y: Tensor) -> Tensor:
         """The result after the modules that this operator stands for."""

@@ -112,34 +112,47 @@ class Captured(Forward):
 
 _END = object()
 _values = dict.values
-_version, _listener, _backend = map(attrgetter, ("_version", "listener", "backend"))
+_version, _listener = map(attrgetter, ("_version", "listener"))
+_backend, _executor = map(attrgetter, ("backend", "executor"))
 _training = itemgetter("training")
 
 
 class _State:
-    """What a recording took for granted: modules, tensors and their versions, executors."""
+    """What a recording took for granted: modules, tensors and their versions, executors.
+
+    What a quantized operator holds is what its executor was made of, which is dropped when that
+    changes: nothing inside of its schemes is looked at.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._reference = weakref.ref(model)
-        self._inner = list(model.modules())[1:]
+        self._operators = list(quant_operators(model).values())
+        schemes = {id(part) for one in self._operators for part in list(one.modules())[1:]}
+        self._inner = [one for one in list(model.modules())[1:] if id(one) not in schemes]
         self._hooks = [
             hooks
             for module in self._inner
             for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
-        self._operators = list(quant_operators(model).values())
+        modules = (model, *self._inner)
         parts: list[dict[str, Any]] = [
             part
-            for module in (model, *self._inner)
+            for module in modules
             for part in (module._parameters, module._buffers, module._modules)
         ]
         self._parts = [part for part in parts if part]
         self._empty = [part for part in parts if not part]
-        self._tensors = [*model.parameters(), *model.buffers()]
+        self._tensors = [
+            one
+            for module in modules
+            for one in (*module._parameters.values(), *module._buffers.values())
+            if one is not None
+        ]
         self._versioned = [one for one in self._tensors if not one.is_inference()]
         self._attributes = [vars(module) for module in self._inner]
         self._contents = list(self._find_contents())
         self._forwards = list(self._find_forwards())
+        self._executors = [one.ready() for one in self._operators]
         self._versions = list(map(_version, self._versioned))
         self._addresses = list(map(Tensor.data_ptr, self._tensors))
 
@@ -158,6 +171,7 @@ class _State:
             not any(self._empty)
             and all(map(is_, self._find_contents(), self._contents))
             and all(map(is_, self._find_forwards(), self._forwards))
+            and all(map(is_, map(_executor, self._operators), self._executors))
             and list(map(_version, self._versioned)) == self._versions
             and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
         )
