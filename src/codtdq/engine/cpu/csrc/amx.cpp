@@ -29,7 +29,7 @@ struct Amx : Avx512 {
   static constexpr int kCarrierRows = 2 * kTileRows, kCarrierLift = 0;
   static constexpr bool kCarrierPacks = true;
   static int64_t carrier_sum_count(int64_t, int) { return 0; }
-  static void carrier_sums(const int8_t *, int64_t, int, int32_t *) {}
+  static void carrier_sums(const int8_t *, int64_t, int64_t, int64_t, int, int32_t *) {}
 
   static int64_t length(int64_t taps, int64_t depth) {
     return (taps * depth + kTileBytes - 1) / kTileBytes * kTileBytes;

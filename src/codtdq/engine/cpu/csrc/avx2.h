@@ -214,17 +214,26 @@ struct Avx2 : Lanes<8> {
   static constexpr int kCarrierRows = 3;
   static constexpr bool kCarrierBytesDiffer = true, kCarrierFolds = false;
   static int64_t carrier_sum_count(int64_t depth, int run) { return depth / run; }
-  static void carrier_sums(const int8_t *x, int64_t depth, int run, int32_t *sums) {
-    for (int64_t k = 0; k < depth; k += run) {
-      int32_t first = 0, second = 0;  // a quad's pairs
-      for (int i = 0; i < run; i += 4) {
-        first += x[k + i] + x[k + i + 1];
-        second += x[k + i + 2] + x[k + i + 3];
-      }
-      const uint32_t both = (uint32_t)(-COD_WEIGHT_OFFSET * first & 0xffff) |
-                            (uint32_t)(-COD_WEIGHT_OFFSET * second) << 16;
-      __builtin_memcpy(sums++, &both, sizeof both);
+  static void carrier_sums(const int8_t *x, int64_t stride, int64_t rows, int64_t depth, int run,
+                           int32_t *sums) {
+    for (int64_t r = 0; r < rows; r++, x += stride)
+      for (int64_t k = 0; k < depth; k += run) *sums++ = carrier_sum(x + k, run);
+  }
+  // -8 times the sums of the first and of the second pairs of quads, in 16 bits each.
+  COD_INLINE int32_t carrier_sum(const int8_t *x, int run) {
+    __m128i sum = _mm_setzero_si128();
+    if (run == 32) {
+      const __m256i all = _mm256_maddubs_epi16(_mm256_set1_epi8(COD_WEIGHT_OFFSET),
+                                               _mm256_loadu_si256((const __m256i *)x));
+      sum = _mm_add_epi16(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    } else {
+      for (int i = 0; i < run; i += 4)
+        sum = _mm_add_epi16(
+            sum, _mm_maddubs_epi16(_mm_set1_epi8(COD_WEIGHT_OFFSET), _mm_loadu_si32(x + i)));
     }
+    sum = _mm_add_epi16(sum, _mm_unpackhi_epi64(sum, sum));
+    sum = _mm_add_epi16(sum, _mm_shuffle_epi32(sum, 0x55));
+    return _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(), sum));
   }
 
   static void carrier_expand(const uint8_t *packed, const int8_t *p, int64_t runs, int run,

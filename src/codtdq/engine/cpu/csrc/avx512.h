@@ -233,41 +233,74 @@ struct Avx512 : Lanes<16> {
   }
 
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;
+  static constexpr bool kCarrierNarrow = true;
   static int64_t carrier_sum_count(int64_t, int) { return 1; }
-  static void carrier_sums(const int8_t *x, int64_t depth, int, int32_t *sums) {
+  // Lanes of partial sums of one row.
+  COD_INLINE __m512i carrier_quads(const int8_t *x, int64_t depth) {
     __m512i sum = _mm512_setzero_si512();
-    const __m512i ones = _mm512_set1_epi8(1);
+    const __m512i lift = _mm512_set1_epi8((char)-kCarrierLift);
     int64_t k = 0;
     for (; k + 64 <= depth; k += 64)
-      sum = _mm512_dpbusd_epi32(sum, ones, _mm512_loadu_si512(x + k));
+      sum = _mm512_dpbusd_epi32(sum, lift, _mm512_loadu_si512(x + k));
     if (k < depth) {
       const __mmask64 some = ~0ull >> (64 - (depth - k));
-      sum = _mm512_dpbusd_epi32(sum, ones, _mm512_maskz_loadu_epi8(some, x + k));
+      sum = _mm512_dpbusd_epi32(sum, lift, _mm512_maskz_loadu_epi8(some, x + k));
     }
-    *sums = -kCarrierLift * _mm512_reduce_add_epi32(sum);
+    return sum;
+  }
+  static void carrier_sums(const int8_t *x, int64_t stride, int64_t rows, int64_t depth, int,
+                           int32_t *sums) {
+    int64_t r = 0;
+    for (; r + kWidth <= rows; r += kWidth) {
+      Floats each[kWidth];
+      for (int l = 0; l < kWidth; l++) each[l] = (Floats)carrier_quads(x + (r + l) * stride, depth);
+      store(-(Ints)across(each, [](Floats a, Floats b) { return (Floats)((Ints)a + (Ints)b); }),
+            sums + r);
+    }
+    for (; r < rows; r++) sums[r] = -_mm512_reduce_add_epi32(carrier_quads(x + r * stride, depth));
   }
 
   template <bool BYTES>
-  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *sums, const uint8_t *w,
+  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *, const uint8_t *w,
                               const int32_t *, int64_t depth, int,
                               Ints (&d)[kCarrierRows][kCarrierVectors]) {
-#pragma GCC unroll 6
-    for (int r = 0; r < kCarrierRows; r++) {
-      // may wrap meanwhile: what is added below takes it back
-      d[r][0] = (Ints)((Words)d[r][0] + (uint32_t)*sums[r]);
-      d[r][1] = (Ints)((Words)d[r][1] + (uint32_t)*sums[r]);
-    }
     for (int64_t k = 0; k < depth; k += 4, w += 8 * kWidth) {
       const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
 #pragma GCC unroll 6
       for (int r = 0; r < kCarrierRows; r++) {
-        int32_t four;
-        __builtin_memcpy(&four, x[r] + k, 4);
-        const __m512i b = _mm512_set1_epi32(four);
+        const __m512i b = _mm512_set1_epi32(four(x[r] + k));
         d[r][0] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], w0, b);
         d[r][1] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][1], w1, b);
       }
     }
+  }
+  // Of the first vector of columns alone, in two sums.
+  COD_INLINE void carrier_dot_narrow(const int8_t *const *x, const uint8_t *w, int64_t depth,
+                                     Ints (&d)[kCarrierRows][kCarrierVectors]) {
+    int64_t k = 0;
+    for (; k + 8 <= depth; k += 8, w += 16 * kWidth) {
+      const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 128);
+#pragma GCC unroll 6
+      for (int r = 0; r < kCarrierRows; r++) {
+        d[r][0] =
+            (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], w0, _mm512_set1_epi32(four(x[r] + k)));
+        d[r][1] =
+            (Ints)_mm512_dpbusd_epi32((__m512i)d[r][1], w1, _mm512_set1_epi32(four(x[r] + k + 4)));
+      }
+    }
+    for (; k < depth; k += 4, w += 8 * kWidth) {
+#pragma GCC unroll 6
+      for (int r = 0; r < kCarrierRows; r++)
+        d[r][0] = (Ints)_mm512_dpbusd_epi32((__m512i)d[r][0], _mm512_load_si512(w),
+                                            _mm512_set1_epi32(four(x[r] + k)));
+    }
+  }
+
+ private:
+  COD_INLINE int32_t four(const int8_t *x) {
+    int32_t bytes;
+    __builtin_memcpy(&bytes, x, sizeof bytes);
+    return bytes;
   }
 };
 

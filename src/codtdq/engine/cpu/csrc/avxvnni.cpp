@@ -49,37 +49,58 @@ struct AvxVnni : Avx2 {
 
   static constexpr int kCarrierRows = 6, kCarrierLift = 128;
   static constexpr bool kCarrierBytesDiffer = false, kCarrierFolds = true;
+  static constexpr bool kCarrierNarrow = true;
   static int64_t carrier_sum_count(int64_t, int) { return 1; }
-  static void carrier_sums(const int8_t *x, int64_t depth, int, int32_t *sums) {
-    int32_t total = 0;
-    int64_t k = 0;
-    Ints sum{};
-    for (; k + 32 <= depth; k += 32)
-      sum = (Ints)four_products((__m256i)sum, _mm256_set1_epi8(1),
-                                _mm256_loadu_si256((const __m256i *)(x + k)));
-    for (; k < depth; k++) total += x[k];
-    *sums = -kCarrierLift * (total + Avx2::sum(sum));
+  static void carrier_sums(const int8_t *x, int64_t stride, int64_t rows, int64_t depth, int,
+                           int32_t *sums) {
+    for (int64_t r = 0; r < rows; r++, x += stride) {
+      int32_t total = 0;
+      int64_t k = 0;
+      Ints sum{};
+      for (; k + 32 <= depth; k += 32)
+        sum = (Ints)four_products((__m256i)sum, _mm256_set1_epi8(1),
+                                  _mm256_loadu_si256((const __m256i *)(x + k)));
+      for (; k < depth; k++) total += x[k];
+      sums[r] = -kCarrierLift * (total + Avx2::sum(sum));
+    }
   }
 
+  COD_INLINE __m256i four(const int8_t *x) {
+    return _mm256_castps_si256(_mm256_broadcast_ss((const float *)x));
+  }
   template <bool BYTES>
-  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *sums, const uint8_t *w,
+  COD_INLINE void carrier_dot(const int8_t *const *x, const int32_t *const *, const uint8_t *w,
                               const int32_t *, int64_t depth, int,
                               Ints (&d)[kCarrierRows][kCarrierVectors]) {
-#pragma GCC unroll 6
-    for (int r = 0; r < kCarrierRows; r++) {
-      // may wrap meanwhile: what is added below takes it back
-      d[r][0] = (Ints)((Words)d[r][0] + (uint32_t)*sums[r]);
-      d[r][1] = (Ints)((Words)d[r][1] + (uint32_t)*sums[r]);
-    }
     for (int64_t k = 0; k < depth; k += 4, w += 8 * kWidth) {
       const __m256i w0 = _mm256_load_si256((const __m256i *)w);
       const __m256i w1 = _mm256_load_si256((const __m256i *)(w + 32));
 #pragma GCC unroll 6
       for (int r = 0; r < kCarrierRows; r++) {
-        const __m256i b = _mm256_castps_si256(_mm256_broadcast_ss((const float *)(x[r] + k)));
+        const __m256i b = four(x[r] + k);
         d[r][0] = (Ints)four_products((__m256i)d[r][0], w0, b);
         d[r][1] = (Ints)four_products((__m256i)d[r][1], w1, b);
       }
+    }
+  }
+  // Of the first vector of columns alone, in two sums.
+  COD_INLINE void carrier_dot_narrow(const int8_t *const *x, const uint8_t *w, int64_t depth,
+                                     Ints (&d)[kCarrierRows][kCarrierVectors]) {
+    int64_t k = 0;
+    for (; k + 8 <= depth; k += 8, w += 16 * kWidth) {
+      const __m256i w0 = _mm256_load_si256((const __m256i *)w);
+      const __m256i w1 = _mm256_load_si256((const __m256i *)(w + 64));
+#pragma GCC unroll 6
+      for (int r = 0; r < kCarrierRows; r++) {
+        d[r][0] = (Ints)four_products((__m256i)d[r][0], w0, four(x[r] + k));
+        d[r][1] = (Ints)four_products((__m256i)d[r][1], w1, four(x[r] + k + 4));
+      }
+    }
+    for (; k < depth; k += 4, w += 8 * kWidth) {
+      const __m256i w0 = _mm256_load_si256((const __m256i *)w);
+#pragma GCC unroll 6
+      for (int r = 0; r < kCarrierRows; r++)
+        d[r][0] = (Ints)four_products((__m256i)d[r][0], w0, four(x[r] + k));
     }
   }
 };

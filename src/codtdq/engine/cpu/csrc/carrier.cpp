@@ -22,6 +22,7 @@ using cod::usable;
 // once for a block.
 constexpr int64_t kNear = 768 * 1024, kLeastNear = 192 * 1024;
 constexpr int64_t kFewestRows = 48, kMostRows = 1152;
+constexpr int64_t kTile = 6;  // rows of a tile, of most sets: loops of so many need no counter
 
 int64_t whole_lines(int64_t bytes) { return (bytes + 127) / 128 * 128; }
 
@@ -35,11 +36,11 @@ struct Sums {
     if (w.bits == 8 && !kernels().carrier_lift) each = 0;
     if (!each || direct) return;
     all.resize((size_t)(rows * each));
-    cod::parallel_for(
-        rows, std::max<int64_t>((1 << 16) / w.depth, 1), threads, [&](int64_t first, int64_t last) {
-          for (int64_t r = first; r < last; r++)
-            kernels().carrier_sums(x.data + r * x.stride, w.depth, w.run, &all[r * each]);
-        });
+    cod::parallel_for(rows, std::max<int64_t>((1 << 16) / w.depth, 1), threads,
+                      [&](int64_t first, int64_t last) {
+                        kernels().carrier_sums(x.data + first * x.stride, x.stride, last - first,
+                                               w.depth, w.run, &all[first * each]);
+                      });
   }
 };
 
@@ -49,7 +50,7 @@ class Product {
           const cod_output &y, const cod::Joined &joined, const Sums &sums)
       : k_(kernels()), x_(x), g_(g), w_(w), y_(y), joined_(joined), sums_(sums) {
     rows_ = g.batch * g.out_h * g.out_w;
-    direct_ = is_direct(g);
+    direct_ = is_direct(g), summed_ = sums.each && !k_.carrier_lift;
     const int64_t mr = k_.carrier_rows;
     const int64_t near = std::max(kNear - w.taps * w.depth * w.columns, kLeastNear);
     // sets that pack rows hold every tap of them
@@ -73,13 +74,15 @@ class Product {
     // there from other calls
     const int64_t depth = std::max(packed / mr, w_.taps * w_.depth);
     const int64_t bytes = whole_lines(depth * nr), rows = whole_lines(tiles * packed);
-    const int64_t wide = w_.multiplier_bytes ? w_.taps * runs * nr * (int64_t)sizeof(int32_t) : 0;
-    auto *memory =
-        reinterpret_cast<uint8_t *>(cod::scratch((bytes + rows + wide) / (int64_t)sizeof(float)));
+    const int64_t wide =
+        w_.multiplier_bytes ? whole_lines(w_.taps * runs * nr * (int64_t)sizeof(int32_t)) : 0;
+    Block own(tiles, mr, w_.taps, summed_ ? sums_.each : 0);
+    auto *memory = reinterpret_cast<uint8_t *>(
+        cod::scratch((bytes + rows + wide + own.bytes) / (int64_t)sizeof(float)));
     if (!memory) return false;
     auto *packed_rows = reinterpret_cast<int8_t *>(memory + bytes);
     auto *multipliers = reinterpret_cast<int32_t *>(memory + bytes + rows);
-    Block own((size_t)tiles, (size_t)mr, (size_t)w_.taps, (size_t)sums_.each);
+    own.place_in(memory + bytes + rows + wide);
     alignas(64) float bias[cod::kMaxLanes];
     if (k_.carrier_begin) k_.carrier_begin();
     int64_t ready = -1, count = 0;
@@ -108,7 +111,8 @@ class Product {
         }
         for (int64_t at = 0; begin + at * mr < end; at++) {
           const int64_t row = begin + at * mr;
-          tile.x = &own.x[at * pointers], tile.sums = &own.sums[at * pointers];
+          tile.x = &own.x[at * pointers], tile.totals = &own.totals[at * mr];
+          tile.sums = summed_ ? &own.sums[at * pointers] : nullptr;
           tile.places = &own.places[at * w_.taps], tile.taps = own.counts[at];
           tile.packed = packed_rows + at * packed;
           tile.unit = &own.unit[at * mr];
@@ -134,23 +138,37 @@ class Product {
       }
   }
 
-  // Rows of a block, tile by tile, and the taps that any of them reads.
+  // Rows of a block, tile by tile, and the taps that any of them reads; in scratch memory.
   struct Block {
-    std::vector<const int8_t *> x;
-    std::vector<const int32_t *> sums;
-    std::vector<float> unit;
-    std::vector<int64_t> place, used;
-    std::vector<int32_t> places, counts;  // of each tile: where the weights of its taps lie
-    std::vector<int32_t> own_sums;        // of rows that are read once
-    Block(size_t tiles, size_t mr, size_t taps, size_t each)
-        : x(tiles * mr * taps),
-          sums(tiles * mr * taps),
-          unit(tiles * mr),
-          place(taps),
-          used(taps),
-          places(tiles * taps),
-          counts(tiles),
-          own_sums(tiles * mr * each) {}
+    const int8_t **x;
+    const int32_t **sums;  // of sets that need those of every tap
+    int32_t *totals;       // of sets that lift weights
+    int32_t *own_sums;     // of rows that are read once
+    float *unit;
+    int64_t *place, *used;
+    int32_t *places, *counts;  // of each tile: where the weights of its taps lie
+    int64_t bytes = 0;
+
+    Block(int64_t tiles, int64_t mr, int64_t taps, int64_t each)
+        : rows_(tiles * mr), tiles_(tiles), taps_(taps), each_(each) {
+      place_in(nullptr);
+    }
+    // Without memory: how many bytes it takes.
+    void place_in(uint8_t *memory) {
+      bytes = 0;
+      take(memory, x, rows_ * taps_), take(memory, sums, each_ ? rows_ * taps_ : 0);
+      take(memory, totals, rows_), take(memory, own_sums, rows_ * each_);
+      take(memory, unit, rows_), take(memory, place, taps_), take(memory, used, taps_);
+      take(memory, places, tiles_ * taps_), take(memory, counts, tiles_);
+    }
+
+   private:
+    template <typename T>
+    void take(uint8_t *memory, T *&to, int64_t count) {
+      to = memory ? reinterpret_cast<T *>(memory + bytes) : nullptr;
+      bytes += whole_lines(count * (int64_t)sizeof(T));
+    }
+    int64_t rows_, tiles_, taps_, each_;
   };
 
   // Where row i of a block begins in lists of [tiles][taps][rows of a tile].
@@ -166,9 +184,10 @@ class Product {
     int64_t count = 0;
     if (direct_) {
       count = 1;
-      for (int64_t i = 0; i < end - begin; i++) point_directly(begin + i, i, own);
+      point_directly(begin, end - begin, own);
     } else {
-      std::fill(own.place.begin(), own.place.end(), -1);
+      std::fill_n(own.place, w_.taps, -1);
+      if (lifted()) std::fill_n(own.totals, end - begin, 0);
       over_lines(begin, end, [&](const Segment &s) {
         for (int64_t t = 0; t < w_.taps; t++)
           if (s.inside(taps_[t])) own.place[t] = 0;
@@ -178,28 +197,36 @@ class Product {
       over_lines(begin, end, [&](const Segment &s) { point_line(s, s.row - begin, own); });
     }
     for (int64_t i = end - begin; i < whole; i++) {
-      own.unit[i] = 0.0f;
+      own.unit[i] = 0.0f, own.totals[i] = 0;
       for (int64_t t = 0; t < count; t++) set(own, listed(i) + t * mr, -1);
     }
     for (int64_t tile = 0; tile * mr < whole; tile++) keep_taps(tile, count, own);
     return count;
   }
 
+  bool lifted() const { return sums_.each && !summed_; }
+
   void set(Block &own, int64_t at, int64_t from) const {
     own.x[at] = from < 0 ? zeros_.data() : x_.data + from * x_.stride;
-    own.sums[at] =
-        from < 0 || sums_.all.empty() ? zero_sums_.data() : &sums_.all[from * sums_.each];
+    if (summed_)
+      own.sums[at] =
+          from < 0 || sums_.all.empty() ? zero_sums_.data() : &sums_.all[from * sums_.each];
   }
 
-  void point_directly(int64_t row, int64_t i, Block &own) const {
-    const int64_t at = listed(i);
-    set(own, at, row);
-    if (sums_.each) {
-      int32_t *sums = &own.own_sums[i * sums_.each];
-      k_.carrier_sums(own.x[at], w_.depth, w_.run, sums);
-      own.sums[at] = sums;
+  // The n rows from `first` on, of one tap.
+  void point_directly(int64_t first, int64_t n, Block &own) const {
+    const int8_t *x = x_.data + first * x_.stride;
+    for (int64_t i = 0; i < n; i++) own.x[i] = x + i * x_.stride;
+    if (x_.unit_rows == 1) std::copy_n(x_.unit + first, n, own.unit);
+    for (int64_t i = 0; i < n && x_.unit_rows > 1;) {
+      const int64_t unit = (first + i) / x_.unit_rows;
+      const int64_t stop = std::min(n, (unit + 1) * x_.unit_rows - first);
+      for (; i < stop; i++) own.unit[i] = x_.unit[unit];
     }
-    own.unit[i] = x_.unit[row / x_.unit_rows];
+    if (!sums_.each) return;
+    int32_t *sums = summed_ ? own.own_sums : own.totals;
+    k_.carrier_sums(x, x_.stride, n, w_.depth, w_.run, sums);
+    for (int64_t i = 0; i < n && summed_; i++) own.sums[i] = sums + i * sums_.each;
   }
 
   // What a tap reads: an input line and column away from the output's, by output columns inside.
@@ -249,41 +276,49 @@ class Product {
     }
   }
 
-  // Pointers to n rows at one distance.
+  // Every `step`-th one, to n of them; may wrap.
+  static void add(int32_t *to, const int32_t *from, int64_t step, int64_t n) {
+    const auto sum = [](int32_t a, int32_t b) { return (int32_t)((uint32_t)a + (uint32_t)b); };
+    for (int64_t i = 0; i < n && step == 1; i++) to[i] = sum(to[i], from[i]);
+    for (int64_t i = 0; i < n && step != 1; i++) to[i] = sum(to[i], from[i * step]);
+  }
+
+  // Pointers to n rows under one tap, `step` apart from the first inside on; `left` of them belong
+  // to the first tile.
   template <typename T>
-  static void follow(const T **to, const T *from, int64_t step, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = from + i * step;
+  void follow(const T **to, const T *from, int64_t step, const T *outside, int64_t n,
+              const typename Segment::Reach &r, int64_t left) const {
+    const int64_t mr = k_.carrier_rows, skip = (w_.taps - 1) * mr;
+    for (int64_t i = 0, stop = left; i < n; stop += mr, to += skip) {  // tile by tile
+      stop = std::min(stop, n);
+      if (i >= r.first && stop <= r.last && stop - i == kTile) {
+#pragma GCC unroll 6
+        for (int64_t j = 0; j < kTile; j++) to[j] = from + j * step;
+        i = stop, to += kTile, from += kTile * step;
+      } else {
+        for (; i < stop; i++) {
+          const bool inside = i >= r.first && i < r.last;
+          *to++ = inside ? from : outside;
+          if (inside) from += step;
+        }
+      }
+    }
   }
 
   void point_line(const Segment &s, int64_t first, Block &own) const {
-    const int64_t mr = k_.carrier_rows, skip = (w_.taps - 1) * mr;
+    const int64_t mr = k_.carrier_rows;
     const int64_t from = s.image * g_.in_h * g_.in_w;
     for (int64_t i = 0; i < s.n; i++) own.unit[first + i] = x_.unit[from / x_.unit_rows];
-    const int64_t step = g_.stride_w * x_.stride, each = sums_.all.empty() ? 0 : sums_.each;
-    const int64_t sum_step = g_.stride_w * each;
-    const int8_t **const xs = own.x.data();
-    const int32_t **const sums = own.sums.data();
     for (int64_t t = 0; t < w_.taps; t++) {
       if (own.place[t] < 0) continue;
       const typename Segment::Reach r = s.reach(taps_[t]);
-      const int8_t *x = x_.data + r.from * x_.stride;
-      const int32_t *sum = each ? &sums_.all[(size_t)(r.from * each)] : zero_sums_.data();
-      int64_t at = listed(first) + own.place[t] * mr;
-      for (int64_t i = 0, stop = mr - first % mr; i < s.n; stop += mr, at += skip) {  // tile by tile
-        stop = std::min(stop, s.n);
-        if (i >= r.first && stop <= r.last) {
-          const int64_t rows = stop - i;
-          follow(xs + at, x, step, rows);
-          follow(sums + at, sum, sum_step, rows);
-          i = stop, at += rows, x += rows * step, sum += rows * sum_step;
-        }
-        for (; i < stop; i++, at++) {
-          const bool inside = i >= r.first && i < r.last;
-          xs[at] = inside ? x : zeros_.data();
-          sums[at] = inside ? sum : zero_sums_.data();
-          if (inside) x += step, sum += sum_step;
-        }
-      }
+      const int64_t at = listed(first) + own.place[t] * mr, left = mr - first % mr;
+      follow(own.x + at, x_.data + r.from * x_.stride, g_.stride_w * x_.stride, zeros_.data(), s.n,
+             r, left);
+      const int64_t each = sums_.all.empty() ? 0 : sums_.each;
+      const int32_t *sums = each ? &sums_.all[(size_t)(r.from * each)] : zero_sums_.data();
+      if (summed_) follow(own.sums + at, sums, g_.stride_w * each, zero_sums_.data(), s.n, r, left);
+      if (lifted()) add(own.totals + first + r.first, sums, g_.stride_w, r.last - r.first);
       // of one tap, whose padding has no unit of its own: that of its image
       for (int64_t i = r.first; i < r.last && w_.taps == 1; i++)
         own.unit[first + i] = x_.unit[(r.from + (i - r.first) * g_.stride_w) / x_.unit_rows];
@@ -295,15 +330,14 @@ class Product {
   void keep_taps(int64_t tile, int64_t count, Block &own) const {
     const int64_t mr = k_.carrier_rows;
     const int8_t **x = &own.x[tile * w_.taps * mr];
-    const int32_t **sums = &own.sums[tile * w_.taps * mr];
+    const int32_t **sums = summed_ ? &own.sums[tile * w_.taps * mr] : nullptr;
     int32_t kept = 0;
     for (int64_t t = 0; t < count; t++) {
       bool read = direct_ || k_.carrier_pack;
       for (int64_t r = 0; r < mr && !read; r++) read = x[t * mr + r] != zeros_.data();
       if (!read) continue;
-      if (kept < t)
-        std::copy_n(x + t * mr, mr, x + kept * mr),
-            std::copy_n(sums + t * mr, mr, sums + kept * mr);
+      if (kept < t) std::copy_n(x + t * mr, mr, x + kept * mr);
+      if (kept < t && summed_) std::copy_n(sums + t * mr, mr, sums + kept * mr);
       own.places[tile * w_.taps + kept++] = (int32_t)t;
     }
     own.counts[tile] = kept;
@@ -340,7 +374,7 @@ class Product {
   const cod::Joined &joined_;
   const Sums &sums_;
   int64_t rows_, block_;
-  bool direct_;
+  bool direct_, summed_;  // summed_: the set needs sums under every tap
   std::vector<int8_t> zeros_;
   std::vector<int32_t> zero_sums_;
   std::vector<Tap> taps_;

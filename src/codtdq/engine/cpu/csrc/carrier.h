@@ -91,12 +91,12 @@ struct Carrier {
              : left > 0 ? Isa::load_some(x + v * W, left)
                         : Floats{};
     }
-    template <bool GELU>
+    template <bool GELU, int USED>
     inline __attribute__((always_inline)) void row(int r, const Ints (&sums)[V]) const {
       const Floats unit = Isa::all(tile.unit[r]);
       float *y = tile.y + r * tile.stride;
 #pragma GCC unroll 4
-      for (int v = 0; v < V; v++) {
+      for (int v = 0; v < USED; v++) {
         Floats value = Isa::converted(sums[v]) * (unit * factor[v]);
         if (tile.bias) value = value + bias[v];
         if (GELU)
@@ -112,15 +112,16 @@ struct Carrier {
           Isa::store_some(value, y + v * W, left);
       }
     }
-    template <bool GELU>
+    template <bool GELU, int USED>
     inline __attribute__((always_inline)) void rows(const Ints (&sums)[kRows][V]) const {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; r++)
-        if (r < tile.rows) row<GELU>(r, sums[r]);
+        if (r < tile.rows) row<GELU, USED>(r, sums[r]);
     }
   };
 
-  template <bool BYTES>
+  // NARROW: only the first vector of columns is there.
+  template <bool BYTES, bool NARROW>
   static void run(const CarrierTile &in) {
     const int8_t *const *x = in.x;
     const int32_t *const *sums = in.sums;
@@ -129,17 +130,26 @@ struct Carrier {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; r++)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; v++) d[r][v] = Ints{};
-    for (int64_t t = 0; t < in.taps; t++, x += kRows, sums += kRows) {
+      for (int v = 0; v < V; v++)  // may wrap meanwhile: what is added below takes it back
+        d[r][v] = Isa::kCarrierLift && !(NARROW && v) ? Isa::all_ints(in.totals[r]) : Ints{};
+    for (int64_t t = 0; t < in.taps; t++, x += kRows) {
+      const uint8_t *w = in.w + in.places[t] * tap_bytes;
       const int32_t *p = in.multipliers ? in.multipliers + in.places[t] * tap_runs : nullptr;
-      Isa::template carrier_dot<BYTES>(x, sums, in.w + in.places[t] * tap_bytes, p, in.depth,
-                                       in.run, d);
+      if constexpr (NARROW)
+        Isa::carrier_dot_narrow(x, w, in.depth, d);
+      else
+        Isa::template carrier_dot<BYTES>(x, sums ? sums + t * kRows : nullptr, w, p, in.depth,
+                                         in.run, d);
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows && NARROW; r++)
+      d[r][0] = (Ints)((typename Isa::Words)d[r][0] + (typename Isa::Words)d[r][1]);
     const Leave leave(in);
+    constexpr int kUsed = NARROW ? 1 : V;
     if (in.activation == COD_ACT_GELU)
-      leave.template rows<true>(d);
+      leave.template rows<true, kUsed>(d);
     else
-      leave.template rows<false>(d);
+      leave.template rows<false, kUsed>(d);
   }
 
   // Sums that lie in memory, [kRows][kColumns]: of sets that pack rows.
@@ -149,15 +159,18 @@ struct Carrier {
       Ints d[V];
       __builtin_memcpy(d, sums + r * kColumns, sizeof d);
       if (in.activation == COD_ACT_GELU)
-        leave.template row<true>(r, d);
+        leave.template row<true, V>(r, d);
       else
-        leave.template row<false>(r, d);
+        leave.template row<false, V>(r, d);
     }
   }
 
   static void tile(const CarrierTile &in) {
-    if (Isa::kCarrierBytesDiffer && in.bytes) return run<true>(in);
-    run<false>(in);
+    if constexpr (Isa::kCarrierNarrow)
+      if (in.columns <= W) return run<false, true>(in);
+    if constexpr (Isa::kCarrierBytesDiffer)
+      if (in.bytes) return run<true, false>(in);
+    run<false, false>(in);
   }
 };
 

@@ -193,11 +193,19 @@ struct Carry {
     keep(at, in.s.largest, base, in.s.squares, radius, active, found);
   }
 
-  // How many of 32 magnitudes lie below a limit.
-  COD_INLINE int below_32(const float *x, Floats limit) {
+  // How many magnitudes of a group lie below a limit. half: 16 of 32, the others are filled up.
+  COD_INLINE int below(const float *x, Floats limit, bool half) {
     Floats size[32 / W];
 #pragma GCC unroll 8
-    for (int j = 0; j < 32 / W; j++) size[j] = Isa::as_floats(Isa::magnitude(Isa::load(x + j * W)));
+    for (int j = 0; j < 16 / W; j++) size[j] = Isa::as_floats(Isa::magnitude(Isa::load(x + j * W)));
+    if (half) {
+      int found = 0;
+      for (int j = 0; j < 16 / W; j++) found += Isa::count_less(size[j], limit);
+      return found;
+    }
+#pragma GCC unroll 8
+    for (int j = 16 / W; j < 32 / W; j++)
+      size[j] = Isa::as_floats(Isa::magnitude(Isa::load(x + j * W)));
     return Isa::count_less_32(size, limit);
   }
 
@@ -266,15 +274,17 @@ struct Carry {
     constexpr int N = 32;
     Ints smallest = Isa::all_ints(kMagnitude);
     Floats base;
-    const bool apart = found.longest <= N / 2
-                           ? see_half(groups, at, plan, base)
-                           : see(groups, at, plan, found.shortest < N, base, smallest);
+    const bool half = found.longest <= N / 2;
+    const bool apart = half ? see_half(groups, at, plan, base)
+                            : see(groups, at, plan, found.shortest < N, base, smallest);
     const Floats least = Isa::all(0x1p-149f);  // only zero is less
+    const int filled = half ? N / 2 : 0;       // with zeros that are not looked at
     int32_t *const zeros = found.zeros + at;
-    const bool counts = found.longest <= N / 2 || Isa::any(smallest == 0);
+    const bool counts = half || Isa::any(smallest == 0);
     Isa::store(Ints{}, zeros);
     found.any_zeros |= counts;
-    for (int l = 0; l < W && counts; l++) zeros[l] = below_32(groups.values[at + l], least);
+    for (int l = 0; l < W && counts; l++)
+      zeros[l] = filled + below(groups.values[at + l], least, half);
     if (!apart) return look(groups, at, plan, found);
     // squares: more than they are, which only makes `guard` more careful
     keep(at, Isa::as_ints(base), base, base * base * (float)N, base, Ints{}, found);
@@ -287,10 +297,10 @@ struct Carry {
     if (!counts)
       for (int l = 0; l < here; l++) {
         found.waiting[found.count] = at + l;
-        found.count += below_32(groups.values[at + l], Isa::all(limit[l])) >= plan.zero_rank[N];
+        found.count += below(groups.values[at + l], Isa::all(limit[l]), false) >= plan.zero_rank[N];
       }
     for (int l = 0; l < here && counts; l++) {
-      const int few = below_32(groups.values[at + l], Isa::all(limit[l])) - zeros[l];
+      const int few = filled + below(groups.values[at + l], Isa::all(limit[l]), half) - zeros[l];
       found.waiting[found.count] = at + l;
       found.count += (few >= plan.zero_rank[N - zeros[l]]) & (zeros[l] < N);
     }
@@ -328,7 +338,9 @@ struct Carry {
              plan.zero_factor;
     Ints ranks{};
     for (int l = 0; l < W; l++) ranks[l] = plan.zero_rank[32 - found.zeros[waiting[l]]];
-    return Isa::as_floats(Select<Isa>::smallest_of_32(rows, ranks)) * plan.zero_factor;
+    const Ints size = found.longest <= 16 ? Select<Isa>::template smallest_of<16>(rows, ranks)
+                                          : Select<Isa>::template smallest_of<32>(rows, ranks);
+    return Isa::as_floats(size) * plan.zero_factor;
   }
 
   // C2 of W of the waiting groups, from `at` on. quick: those of `look_quickly`.

@@ -56,11 +56,12 @@ struct DepthwiseLine {
 
 // One tile of a product of carriers, all taps: y[r, j] = act((sum of x w) * (unit[r] * factor[j]) +
 // bias[j]) * gain[j] + added[r, j]. x[t * rows + r]: carriers of row r under tap t, `depth` of
-// them; sums: what `carrier_sums` says of them. w: what `carrier_expand` made of a panel, with its
-// multipliers.
+// them; sums: what `carrier_sums` says of them, or, of sets that lift weights, totals of each row
+// over its taps. w: what `carrier_expand` made of a panel, with its multipliers.
 struct CarrierTile {
   const int8_t *const *x;
   const int32_t *const *sums;
+  const int32_t *totals;
   const int32_t *places;  // of each tap: which of those in w and multipliers is its own
   const int8_t *packed;   // of sets that pack rows: what `carrier_pack` made of x
   const uint8_t *w;
@@ -145,9 +146,11 @@ struct Kernels {
   int carrier_pair;     // bytes whose nibbles lie in the low halves, before those in the high ones
   int carrier_lift;     // what expanded weights have added to them
   bool carrier_mirror;  // nibbles under a negative multiplier are stored inverted
-  // int32 that a row of `depth` carriers has as its sums, and those
+  // int32 that a row of `depth` carriers has as its sums, and those of rows, `stride` apart. Sets
+  // that lift weights have one: what the lift adds to a product with the row, negative.
   int64_t (*carrier_sum_count)(int64_t depth, int run);
-  void (*carrier_sums)(const int8_t *x, int64_t depth, int run, int32_t *sums);
+  void (*carrier_sums)(const int8_t *x, int64_t stride, int64_t rows, int64_t depth, int run,
+                       int32_t *sums);
   // nibbles of `runs` runs and their multipliers (or NULL) to what a tile reads
   void (*carrier_expand)(const uint8_t *packed, const int8_t *p, int64_t runs, int run,
                          uint8_t *bytes, int32_t *multipliers);

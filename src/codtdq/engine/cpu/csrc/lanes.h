@@ -240,7 +240,9 @@ struct Lanes {
   // own (carrier_pack.h).
   static constexpr bool kCarrierPacks = false;
   static int64_t carrier_sum_count(int64_t, int) { return 0; }
-  static void carrier_sums(const int8_t *, int64_t, int, int32_t *) {}
+  static void carrier_sums(const int8_t *, int64_t, int64_t, int64_t, int, int32_t *) {}
+  // Whether `carrier_dot_narrow` takes tiles of one vector of columns.
+  static constexpr bool kCarrierNarrow = false;
 
   // One tap: adds x[r][k] w[k][column] to d.
   template <bool BYTES, int R, int V>

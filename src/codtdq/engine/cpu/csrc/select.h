@@ -131,12 +131,12 @@ struct Select {
     return best;
   }
 
-  // The lowest 8 keys of each half of 32 magnitudes in each of W rows: ordered lists at keys[0] and
+  // The lowest 8 keys of every 16 of N magnitudes in each of W rows: ordered lists at keys[0] and
   // keys[16]. Columns are ordered as they come from memory.
-  template <int OMIT>
-  COD_INLINE void lists_of_32(const float *const *rows, Ints *keys) {
+  template <int N, int OMIT>
+  COD_INLINE void lists_of(const float *const *rows, Ints *keys) {
 #pragma GCC unroll 1
-    for (int at = 0; at < 32; at += kChunk) {
+    for (int at = 0; at < N; at += kChunk) {
       Floats x[kChunk];
       Ints v[kChunk];
       Isa::transpose4(rows, at, x);
@@ -150,20 +150,21 @@ struct Select {
 #pragma GCC unroll 8
       for (int i = 0; i < kChunk; i++) keys[at + i] = v[i];
     }
-    for (int at = 0; at < 32; at += 16) keep_lowest(keys + at, keys + at + kChunk, kChunk);
+    for (int at = 0; at < N; at += 16) keep_lowest(keys + at, keys + at + kChunk, kChunk);
   }
 
   // The rank-th smallest, up to the 8th, of 32 magnitudes in each of W rows; zeros count.
   static __attribute__((noinline)) Ints smallest_of_32(const float *const *rows, int rank) {
     alignas(64) Ints keys[32];
-    lists_of_32<0>(rows, keys);
+    lists_of<32, 0>(rows, keys);
     return of_both(keys, keys + 16, rank);
   }
-  // The same without zeros, and ranks of the rows' own.
-  static __attribute__((noinline)) Ints smallest_of_32(const float *const *rows, Ints ranks) {
-    alignas(64) Ints keys[32];
-    lists_of_32<1>(rows, keys);
-    keep_lowest(keys, keys + 16, kChunk);
+  // The same of 16 or 32 without zeros, and ranks of the rows' own.
+  template <int N>
+  static __attribute__((noinline)) Ints smallest_of(const float *const *rows, Ints ranks) {
+    alignas(64) Ints keys[N];
+    lists_of<N, 1>(rows, keys);
+    if (N == 32) keep_lowest(keys, keys + N / 2, kChunk);
     Ints found = keys[0];
     for (int r = 2; r <= kChunk; r++) found = Isa::choose(ranks == r, keys[r - 1], found);
     return Isa::magnitude_of(found, 1);
