@@ -225,6 +225,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
                 threads=threads,
                 repeats=args.processes or PROCESSES,
                 imports=args.imports,
+                programs=True,
             )
         last = list(subjects.members)[-1]
         if args.profile and last != BASELINE:

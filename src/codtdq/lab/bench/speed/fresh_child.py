@@ -7,12 +7,31 @@ imported here, so memory and time are those of a program that only predicts.
 import json
 import sys
 import time
+from typing import Any
 
 
 def main() -> None:
     """Print one line of JSON with seconds and bytes."""
     settings = json.loads(sys.argv[1])
     begin = time.perf_counter()
+    predict = without_torch if settings["program"] else with_torch
+    imported, memory_of_imports, loaded, masks = predict(settings)
+    done = time.perf_counter()
+    report = {
+        "import_seconds": imported - begin,
+        "load_seconds": loaded - imported,
+        "predict_seconds": done - loaded,
+        "cpu_seconds": time.process_time(),
+        "masks": masks,
+        "import_bytes": memory_of_imports,
+        "peak_bytes": resident("VmHWM"),
+    }
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()
+
+
+def with_torch(settings: dict[str, Any]) -> tuple[float, int, float, int]:
+    """A checkpoint: when imports were done and their memory, when it was loaded, how many masks."""
     import numpy
     import torch
 
@@ -32,21 +51,30 @@ def main() -> None:
     else:
         model = create_model(settings["architecture"], checkpoint=settings["path"])
     loaded = time.perf_counter()
-    side = settings["size"]
-    image = numpy.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=numpy.uint8)
-    masks = predict_batch(model, [image] * settings["batch"], input_size=side)
-    done = time.perf_counter()
-    report = {
-        "import_seconds": imported - begin,
-        "load_seconds": loaded - imported,
-        "predict_seconds": done - loaded,
-        "cpu_seconds": time.process_time(),
-        "masks": len(masks),
-        "import_bytes": memory_of_imports,
-        "peak_bytes": resident("VmHWM"),
-    }
-    sys.stdout.write(json.dumps(report) + "\n")
-    sys.stdout.flush()
+    images = [image_of(numpy, settings["size"])] * settings["batch"]
+    masks = predict_batch(model, images, input_size=settings["size"])
+    return imported, memory_of_imports, loaded, len(masks)
+
+
+def without_torch(settings: dict[str, Any]) -> tuple[float, int, float, int]:
+    """The same of a program file, in the runtime; several images one by one."""
+    import numpy
+
+    from codtdq.runtime import Runtime
+
+    imported = time.perf_counter()
+    memory_of_imports = resident("VmRSS")
+    network = Runtime(settings["path"], threads=settings["threads"])
+    loaded = time.perf_counter()
+    image = image_of(numpy, settings["size"])
+    masks = [network.predict(image) for _ in range(settings["batch"])]
+    assert "torch" not in sys.modules
+    return imported, memory_of_imports, loaded, len(masks)
+
+
+def image_of(numpy: Any, side: int) -> Any:
+    """The same pixels for everybody."""
+    return numpy.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=numpy.uint8)
 
 
 def resident(field: str) -> int:

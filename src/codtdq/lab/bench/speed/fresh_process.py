@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from codtdq.errors import CodtdqError, UnsupportedError
+from codtdq.exporting.program import export_program
 from codtdq.lab.bench.speed.subjects import BASELINE, Subject, Subjects
 from codtdq.progress import Progress
 
 CHILD = Path(__file__).with_name("fresh_child.py")
+PROGRAM = ", program file"
 FIELDS = (
     "first_mask_seconds",
     "import_seconds",
@@ -36,25 +38,36 @@ def run_fresh(
     threads: Sequence[int] = (1,),
     repeats: int = 3,
     imports: Sequence[str] = (),
+    programs: bool = False,
 ) -> list[dict[str, Any]]:
     """A row per subject, batch size and thread count: medians over processes, taken in turns.
 
     imports: Python files that register the model, as on the command line.
+    programs: what runs on the engine has a second row, of its program file in the runtime, which
+        takes images one by one.
     """
     if not Path("/proc/self/status").exists():
         raise UnsupportedError("peak memory is read from /proc/self/status, which is not here")
     rows = []
-    total = len(batches) * len(threads) * repeats * len(subjects.members)
-    with Progress("processes", total) as bar:
-        for batch in batches:
-            for count in threads:
-                found: dict[str, list[dict[str, float]]] = {n: [] for n in subjects.members}
-                for _ in range(repeats):
-                    for name, subject in subjects.members.items():
-                        settings = _settings(subjects, subject, batch, count, imports)
-                        found[name].append(run_child(settings))
-                        bar.step(note=name)
-                rows += _rows(found, batch, count)
+    with tempfile.TemporaryDirectory(prefix="codtdq-") as folder:
+        candidates = {
+            name: _settings(subjects, subject, imports)
+            for name, subject in subjects.members.items()
+        }
+        if programs:
+            candidates |= _programs(subjects, Path(folder))
+        total = len(batches) * len(threads) * repeats * len(candidates)
+        with Progress("processes", total) as bar:
+            for batch in batches:
+                for count in threads:
+                    found: dict[str, list[dict[str, float]]] = {name: [] for name in candidates}
+                    for _ in range(repeats):
+                        for name, settings in candidates.items():
+                            found[name].append(
+                                run_child({**settings, "batch": batch, "threads": count})
+                            )
+                            bar.step(note=name)
+                    rows += _rows(found, batch, count)
     return rows
 
 
@@ -79,20 +92,33 @@ def run_child(settings: dict[str, Any]) -> dict[str, float]:
     return {"first_mask_seconds": seconds, **json.loads(line)}
 
 
-def _settings(
-    subjects: Subjects, subject: Subject, batch: int, threads: int, imports: Sequence[str]
-) -> dict[str, Any]:
-    native = subject.execution.startswith("native")
+def _settings(subjects: Subjects, subject: Subject, imports: Sequence[str]) -> dict[str, Any]:
     return {
+        "program": False,
         "architecture": subjects.architecture,
         "path": str(subject.path),
         "packed": subject.name != BASELINE,
-        "backend": "cpu" if native else "reference",
-        "batch": batch,
+        "backend": "cpu" if _is_native(subject) else "reference",
         "size": subjects.input_size,
-        "threads": threads,
         "imports": [str(Path(file).resolve()) for file in imports],
     }
+
+
+def _is_native(subject: Subject) -> bool:
+    return subject.execution.startswith("native")
+
+
+def _programs(subjects: Subjects, folder: Path) -> dict[str, dict[str, Any]]:
+    """Settings of program files, which are written here."""
+    found = {}
+    for number, (name, subject) in enumerate(subjects.members.items()):
+        if not _is_native(subject):
+            continue
+        side = subjects.input_size
+        path = folder / f"{number}.codtdq"
+        export_program(subject.model, path, sizes=[(side, side)], input_size=side)
+        found[f"{name}{PROGRAM}"] = {"program": True, "path": str(path), "size": side}
+    return found
 
 
 def _rows(

@@ -92,7 +92,7 @@ def coverage(subjects: Subjects) -> dict[str, dict[str, Any]]:
         if name == BASELINE:
             continue
         record = backend_of(subject.model)
-        quantized = set(quant_operators(subject.model)) | set(quant_operators(subject.model))
+        quantized = set(quant_operators(subject.model))
         result[name] = {
             **coverage_of(work, quantized, record).to_dict(),
             "execution": subject.execution,
