@@ -79,6 +79,21 @@ def _end_at_signal(reader: int) -> None:
 
 
 @contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold a SIGINT back until the end of the block; processes that start in it never see one
+    before they allow it.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def interrupts_wait() -> Iterator[None]:
     """Let a SIGINT that arrives inside the block act at its end: a row is written whole."""
     with StopRequest((signal.SIGINT,), impatient=False) as request:

@@ -264,9 +264,9 @@ class SwinBlock(nn.Module):
         b, height, width, c = grid.shape
         if self.pad_token is None:
             return F.pad(grid, (0, 0, 0, full_w - width, 0, full_h - height))
-        full = self.pad_token.to(grid).expand(b, full_h, full_w, c).clone()
-        full[:, :height, :width] = grid
-        return full
+        token = self.pad_token.to(grid)
+        wide = torch.cat([grid, token.expand(b, height, full_w - width, c)], 2)
+        return torch.cat([wide, token.expand(b, full_h - height, full_w, c)], 1)
 
 
 def _padded(height: int, width: int, window: int) -> tuple[int, int]:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from instruction_cases import run
 
 from codtdq.engine.program.lowering import Instruction
+from codtdq.engine.program.program import Program
+from codtdq.models.swin import SwinBlock, SwinConfig, SwinTransformer
 
 pytestmark = needs_engine
 
@@ -243,3 +245,22 @@ def build_code(change):
 def test_refuses_what_does_not_fit(change):
     assert build_code({}) == 0
     assert build_code(change) == 1
+
+
+def test_windows_that_are_padded_with_a_token_of_their_own_are_captured():
+    config = SwinConfig(
+        embed_dim=8, depths=(2,), num_heads=(2,), window_size=4, img_size=64, drop_path=0.0
+    )
+    model = SwinTransformer(config).eval()
+    x = torch.randn(1, 3, 40, 40)  # 10 x 10 tokens
+    blocks = [one for one in model.modules() if isinstance(one, SwinBlock)]
+    with torch.inference_mode():
+        for block in blocks:
+            block.pad_token = torch.zeros(8)
+        plain = model(x)[-1]
+        for block in blocks:
+            block.pad_token = torch.full((8,), 3.0)
+        expected = model(x)[-1]
+    found = Program(model, (x,))(x)[-1]
+    apart = float((expected - plain).norm())
+    assert apart > 1e-2 and float((found - expected).norm()) < 0.2 * apart

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from codtdq.errors import DataError
+from codtdq.lab.interrupt import interrupts_held
 from codtdq.lab.orphans import die_with_parent
 from codtdq.lab.training.config import TrainConfig
 from codtdq.lab.training.sources import Source, build_source
@@ -72,7 +73,8 @@ class BatchStream:
             process = context.Process(
                 target=_work, args=(config.to_dict(), steps, ready, os.getpid()), daemon=True
             )
-            process.start()
+            with interrupts_held():  # an interpreter that starts would die of it
+                process.start()
             self._queues.append(ready)
             self._processes.append(process)
 
