@@ -98,12 +98,16 @@ def in_short() -> str:
 
 
 def _against(rows: dict[str, Any], setting: str) -> list[str]:
-    """Ratios: against FP32, int8 of both kinds, and the fastest of all others."""
-    own = rows[setting]["wall_ms"]["median"]
+    """Ratios: against FP32, int8 of both kinds, and the fastest of all others. Who could not be
+    held to the instruction set of a table is no rival in it.
+    """
+    own, held = rows[setting]["wall_ms"]["median"], rows[setting].get("held")
     others = {
         name: row["wall_ms"]["median"] / own
         for name, row in rows.items()
-        if "wall_ms" in row and not row.get("precision", "").startswith("W")
+        if "wall_ms" in row
+        and not row.get("precision", "").startswith("W")
+        and row.get("held") == held
     }
     fastest = min(others, key=lambda name: others[name])
     ratios = [f"{others[name]:.2f}x" if name in others else "-" for name in ("fp32", *EIGHT_BITS)]
@@ -130,8 +134,8 @@ def processes(document: dict[str, Any]) -> str:
 
 
 def kernels(document: dict[str, Any]) -> str:
-    """Geometric means over shapes."""
-    head = ["", "threads", "shapes", "against FP32", "least"]
+    """Geometric means over shapes, and what a value costs the quantizers."""
+    head = ["", "threads", "shapes", "against FP32", "least", "ns per value"]
     lines = [
         [
             mean["kind"],
@@ -139,6 +143,7 @@ def kernels(document: dict[str, Any]) -> str:
             str(mean["shapes"]),
             f"{mean['speedup']:.2f}x",
             f"{mean['slowest']:.2f}x",
+            _nanoseconds(document, mean) if mean["kind"].startswith("quantizer") else "-",
         ]
         for mean in document["means"]
     ]
@@ -147,6 +152,15 @@ def kernels(document: dict[str, Any]) -> str:
         f"{machine['cpu']}, torch {machine['torch']}, ours {machine['native_instruction_set']}.\n\n"
         + table(head, lines)
     )
+
+
+def _nanoseconds(document: dict[str, Any], mean: dict[str, Any]) -> str:
+    each = [
+        row["int4"]["wall_ms"]["median"] * 1e6 / row["values"]
+        for row in document["rows"]
+        if (row["kind"], row["threads"]) == (mean["kind"], mean["threads"])
+    ]
+    return f"{min(each):.2f} to {max(each):.2f}"
 
 
 def identity(document: dict[str, Any]) -> str:

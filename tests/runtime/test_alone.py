@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def grown(path, count):
         for _ in range(count // 4):
             network.predict(image)
         marks.append(resident())
-    return 4 * min(b - a for a, b in zip(marks, marks[1:]))
+    return 4 * min(b - a for a, b in pairwise(marks))
 
 
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")

@@ -38,7 +38,7 @@ def _register_kernels(kinds: Any) -> None:
         "--only",
         type=words,
         metavar="K,..",
-        help="quantizer, quantizer-reference, linear, conv (default all)",
+        help="quantizer-max, quantizer, quantizer-reference, linear, conv (default all)",
     )
     parser.add_argument("--limit", type=positive, metavar="N", help="at most N shapes of a kind")
     add_measuring(parser, seconds=2.0, per="shape and thread count")

@@ -57,7 +57,7 @@ def test_shapes_are_those_of_the_networks():
 
 def test_rows_take_the_faster_layout_and_means_are_geometric(small_shapes):
     result = kernels.run_kernels(seconds=0)
-    kinds = ["quantizer", "quantizer-reference", *["linear"] * 2, *["conv"] * 2]
+    kinds = ["quantizer-max", "quantizer", "quantizer-reference", *["linear"] * 2, *["conv"] * 2]
     assert [row["kind"] for row in result["rows"]] == kinds
     conv = result["rows"][-1]
     assert set(conv["all"]) == {
@@ -66,7 +66,7 @@ def test_rows_take_the_faster_layout_and_means_are_geometric(small_shapes):
     for side in ("fp32", "int4"):
         times = [conv["all"][key]["wall_ms"]["median"] for key in conv["all"] if side in key]
         assert conv[side]["wall_ms"]["median"] == min(times)
-    first, second = (row["speedup"]["median"] for row in result["rows"][2:4])
+    first, second = (row["speedup"]["median"] for row in result["rows"][3:5])
     (mean,) = (mean for mean in result["means"] if mean["kind"] == "linear")
     assert mean["speedup"] == pytest.approx((first * second) ** 0.5) and mean["shapes"] == 2
 
@@ -81,7 +81,7 @@ def test_candidates_compute_what_they_should(small_shapes):
         for case in kernels._cases(kind, None):
             with torch.inference_mode():
                 outputs = [run() for run in (*case.baselines.values(), *case.natives.values())]
-            if kind == "quantizer":
+            if kind in ("quantizer-max", "quantizer"):
                 (codes, step), native = outputs
                 exact, found = (codes * step).flatten(1), carried(native)
                 # float steps there, whole multiples of one per token here
@@ -98,7 +98,7 @@ def test_candidates_compute_what_they_should(small_shapes):
 def test_kernels_command(small_shapes, run):
     code, out, _ = run("kernels", "--only", "linear,quantizer", "--threads", 1, "--seconds", 0)
     assert code == 0 and "64x64x32" in out and "geometric means" in out and "\nconv" not in out
-    with pytest.raises(ConfigError, match="accepted: quantizer, quantizer-reference, linear, conv"):
+    with pytest.raises(ConfigError, match="accepted: quantizer-max, quantizer, quantizer-ref"):
         kernels.run_kernels(kinds=["bmm"])
 
 

@@ -36,8 +36,9 @@ from codtdq.numerics.affine import EPS, encode, to_codes
 from codtdq.planning import QuantConfig
 from codtdq.progress import Progress
 
-KINDS = ("quantizer", "quantizer-reference", "linear", "conv")
+KINDS = ("quantizer-max", "quantizer", "quantizer-reference", "linear", "conv")
 PRESET = "cod-tdq-per-tensor-conv"  # a range per channel has no dense kernel
+MAXIMA = "dstg-only"
 GROUP = 32
 
 # tokens, channels: MLP inputs of Swin-B stages 1 and 3
@@ -79,6 +80,7 @@ class Case:
     name: str
     baselines: dict[str, Callable[[], object]]
     natives: dict[str, Callable[[], object]]
+    values: int  # of the input
 
 
 class _Alone(nn.Module):
@@ -126,6 +128,7 @@ def run_kernels(
 def _cases(kind: str, limit: int | None) -> Iterator[Case]:
     """Cases one at a time: the weights of all shapes together would fill the memory."""
     makers = {
+        "quantizer-max": _quantizers,
         "quantizer": _quantizers,
         "quantizer-reference": _quantizers,
         "linear": _linears,
@@ -138,38 +141,39 @@ def _cases(kind: str, limit: int | None) -> Iterator[Case]:
 
 
 def _quantizers() -> Iterator[Case]:
-    """DSTG + DCRP on tokens, as a product needs it: carriers and units.
+    """Tokens as a product needs them, carriers and units: of DSTG alone, and of DSTG + DCRP.
 
     Against the formulas in eager torch, operation by operator, and against this project's own
     reference, which avoids the slow ones of these.
     """
-    config = preset(PRESET)
-    spec = ActivationSpec(**config.activation_fields("linear", "linear"))
-    settings = (spec.bits, GROUP, spec.literal, False, None, spec.tau, spec.zero_ratio)
-    for tokens, channels in QUANTIZER_SHAPES:
-        x = _random(tokens, channels)
-        native: dict[str, Callable[[], object]] = {
-            "-": partial(carry_groups, x, quant_spec(*settings))
-        }
-        name = f"{tokens}x{channels} g{GROUP}"
-        yield Case("quantizer", name, {"formulas": partial(_formulas, x, spec)}, native)
-        yield Case("quantizer-reference", name, {"eager": partial(_by_torch, x, config)}, native)
+    for kind, config in (("quantizer-max", preset(MAXIMA)), ("quantizer", preset(PRESET))):
+        spec = ActivationSpec(**config.activation_fields("linear", "linear"))
+        settings = (spec.bits, GROUP, spec.literal, False, None, spec.tau, spec.zero_ratio)
+        for tokens, channels in QUANTIZER_SHAPES:
+            x = _random(tokens, channels)
+            native: dict[str, Callable[[], object]] = {
+                "-": partial(carry_groups, x, quant_spec(*settings))
+            }
+            name = f"{tokens}x{channels} g{GROUP}"
+            yield Case(kind, name, {"formulas": partial(_formulas, x, spec)}, native, x.numel())
+            if kind == "quantizer":
+                reference: dict[str, Callable[[], object]] = {
+                    "eager": partial(_by_torch, x, config)
+                }
+                yield Case("quantizer-reference", name, reference, native, x.numel())
 
 
 def _formulas(x: Tensor, spec: ActivationSpec) -> tuple[Tensor, Tensor]:
     """Codes and steps of tokens x [T, C], written down as the paper has it (Eq. dcrp)."""
-    assert spec.tau is not None and spec.zero_ratio is not None
     groups = x.unflatten(-1, (-1, GROUP))
     size, highest = groups.abs(), 2 ** (spec.bits - 1) - 1
-    rank = math.ceil(spec.zero_ratio * GROUP)
-    bounds = torch.stack(
-        [
-            size.amax(-1),
-            groups.std(-1, correction=0) * (spec.tau * highest),
-            size.kthvalue(rank, -1).values * (2 * highest),
-        ]
-    )
-    radius = bounds.amin(0).clamp(min=EPS).unsqueeze(-1)
+    bounds = [size.amax(-1)]
+    if spec.tau is not None:
+        bounds.append(groups.std(-1, correction=0) * (spec.tau * highest))
+    if spec.zero_ratio is not None:
+        rank = math.ceil(spec.zero_ratio * GROUP)
+        bounds.append(size.kthvalue(rank, -1).values * (2 * highest))
+    radius = torch.stack(bounds).amin(0).clamp(min=EPS).unsqueeze(-1)
     step = radius / highest
     return to_codes(encode(groups, radius, step, spec.bits)), step
 
@@ -189,6 +193,7 @@ def _linears() -> Iterator[Case]:
             f"{tokens}x{inputs}x{outputs}",
             {"-": partial(network, x)},
             {"-": partial(native, x)},
+            x.numel(),
         )
 
 
@@ -208,7 +213,8 @@ def _convolutions() -> Iterator[Case]:
                 twin.to(memory_format=memory_format)  # type: ignore[call-overload]
                 baselines[layout] = partial(twin, maps)
                 natives[layout] = partial(native, maps)
-            yield Case("conv", f"{channels}@{side}x{side} 3x3 d{dilation}", baselines, natives)
+            name = f"{channels}@{side}x{side} 3x3 d{dilation}"
+            yield Case("conv", name, baselines, natives, x.numel())
 
 
 def _native(network: nn.Module, model: str | None) -> nn.Module:
@@ -241,6 +247,7 @@ def _row(case: Case, threads: int, timings: dict[str, Timing]) -> dict[str, Any]
     return {
         "kind": case.kind,
         "name": case.name,
+        "values": case.values,
         "threads": threads,
         "fp32": baseline.to_dict() | {"layout": best["fp32"].split()[1]},
         "int4": native.to_dict() | {"layout": best["int4"].split()[1]},
