@@ -39,4 +39,4 @@ def test_the_targets_of_libfuzzer(name, tmp_path):
         pytest.skip("no clang is installed")
     library = libfuzzer.engine(tmp_path / "engine", compiler, coverage=True)
     target = libfuzzer.build(name, tmp_path, compiler, library, standalone=False)
-    assert libfuzzer.run(name, target, tmp_path, 20_000)["inputs"] >= 20_000
+    assert libfuzzer.run(name, target, tmp_path, 0, 20_000)["inputs"] >= 20_000
