@@ -369,11 +369,15 @@ def test_a_calibrated_network_saved_and_loaded(architecture, tmp_path):
     assert backend_of(reference).name == "reference"
     expected, found = (mask(outputs(m, image())) for m in (reference, loaded))
     assert torch.equal(mask(outputs(model, image())), expected)  # what was saved comes back
+    plain = copy.deepcopy(model)
     use_backend(model)
     assert torch.equal(mask(outputs(model, image())), found)
-    # norms and attention of the engine round elsewhere than torch's: codes at ties move
-    assert (found - expected).abs().mean() < 6e-2
-    assert ((found > 0.5) != (expected > 0.5)).float().mean() < 4e-2
+    use_backend(plain, capture=False)
+    # what is folded rounds elsewhere, and so do norms and attention of a captured network: codes at
+    # ties move
+    for one, bound in ((mask(outputs(plain, image())), 1e-2), (found, 3e-2)):
+        assert (one - expected).abs().mean() < bound
+        assert ((one > 0.5) != (expected > 0.5)).float().mean() < bound
 
 
 def test_an_operator_saved_and_loaded(tmp_path):
