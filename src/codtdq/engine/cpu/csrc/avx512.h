@@ -129,8 +129,9 @@ struct Avx512 : Lanes<16> {
   }
   // From registers while that takes less time than from memory.
   COD_INLINE Floats picked(const float *x, int64_t n, const int32_t *at) {
-    if (n > 128) return Lanes<16>::picked(x, n, at);
-    const __m512i index = _mm512_loadu_si512(at), block = _mm512_srli_epi32(index, 5);
+    const __m512i index = _mm512_loadu_si512(at);
+    if (n > 256) return (Floats)_mm512_i32gather_ps(index, x, 4);
+    const __m512i block = _mm512_srli_epi32(index, 5);
     __m512 v = _mm512_setzero_ps();
     for (int64_t i = 0; i < n; i += 32) {
       const __m512 a = (__m512)load_some(x + i, n - i);

@@ -482,6 +482,8 @@ struct Carry {
     Isa::store(Isa::load(table.low + at) + kMagic, low);  // as integers in the same order
     Isa::store(Isa::load(table.high + at) + kMagic, high);
     const Floats magic = Isa::all(kMagic);
+    // otherwise GCC picks lanes from registers, which takes longer than loads
+    asm volatile("" : : "r"(first), "r"(other), "r"(ratio), "r"(low), "r"(high) : "memory");
     Floats found[1];
     reduce<Isa, kLevels<Isa>, 1>(
         [&](int l, Floats(&own)[1]) COD_ALWAYS {

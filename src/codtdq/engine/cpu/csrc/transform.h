@@ -20,19 +20,26 @@ struct Transform {
   template <int DISTANCE>
   static constexpr Signs<DISTANCE> kSigns{};
 
+  static constexpr int kParts = 32 / W;              // vectors of a block of 32 values
+  static constexpr int kTogether = W == 16 ? 4 : 1;  // rows whose steps do not wait for each other
+
   template <int DISTANCE>
-  COD_INLINE void butterfly(Floats *v) {
-    constexpr int kCount = 32 / W;
+  COD_INLINE void butterfly(Floats (&v)[kTogether][kParts]) {
     if constexpr (DISTANCE >= W) {
-      for (int i = 0; i < kCount; i++) {
+      for (int i = 0; i < kParts; i++) {
         if (i & (DISTANCE / W)) continue;
-        const Floats a = v[i], b = v[i + DISTANCE / W];
-        v[i] = a + b, v[i + DISTANCE / W] = a - b;
+#pragma GCC unroll 4
+        for (auto &row : v) {
+          const Floats a = row[i], b = row[i + DISTANCE / W];
+          row[i] = a + b, row[i + DISTANCE / W] = a - b;
+        }
       }
     } else {
       const Floats sign = Isa::load(kSigns<DISTANCE>.of);
-      for (int i = 0; i < kCount; i++)
-        v[i] = Isa::fma(v[i], sign, Isa::template swap<DISTANCE>(v[i]));
+#pragma GCC unroll 4
+      for (auto &row : v)
+#pragma GCC unroll 8
+        for (Floats &part : row) part = Isa::fma(part, sign, Isa::template swap<DISTANCE>(part));
     }
   }
 
@@ -86,24 +93,37 @@ struct Transform {
           Isa::store_some(v, y + r * stride + i, c.left);
       }
     }
-    constexpr float kRoot = 5.656854249492381f;  // of 32
-    for (int64_t at = 0; at < rotated; at += 32) {
-      Column c[32 / W];
-      for (int j = 0; j < 32 / W; j++) c[j].set(t, at + j * W, n);
-      for (int r = 0; r < count; r++) {
-        Floats v[32 / W];
+    for (int r = 0; r < count && rotated; r += kTogether) {
+      const float *some[kTogether];
+      for (int i = 0; i < kTogether; i++) some[i] = x[r + i < count ? r + i : r];
+      for (int64_t at = 0; at < rotated; at += 32) {
+        Floats v[kTogether][kParts];
 #pragma GCC unroll 8
-        for (int j = 0; j < 32 / W; j++) v[j] = moved<ORDER, SCALE>(x[r], at + j * W, n, c[j]);
-        butterfly<1>(v);
-        butterfly<2>(v);
-        butterfly<4>(v);
-        butterfly<8>(v);
-        butterfly<16>(v);
-        for (int j = 0; j < 32 / W; j++)
-          Isa::store(quotient<Isa>(v[j], Isa::all(kRoot), Isa::all(1.0f / kRoot)),
-                     y + r * stride + at + j * W);
+        for (int j = 0; j < kParts; j++) {
+          Column c;
+          c.set(t, at + j * W, n);
+#pragma GCC unroll 4
+          for (int i = 0; i < kTogether; i++)
+            v[i][j] = moved<ORDER, SCALE>(some[i], at + j * W, n, c);
+        }
+        rotate(v);
+        for (int i = 0; i < kTogether && r + i < count; i++)
+          for (int j = 0; j < kParts; j++) Isa::store(v[i][j], y + (r + i) * stride + at + j * W);
       }
     }
+  }
+
+  COD_INLINE void rotate(Floats (&v)[kTogether][kParts]) {
+    constexpr float kRoot = 5.656854249492381f;  // of 32
+    butterfly<1>(v);
+    butterfly<2>(v);
+    butterfly<4>(v);
+    butterfly<8>(v);
+    butterfly<16>(v);
+#pragma GCC unroll 4
+    for (auto &row : v)
+#pragma GCC unroll 8
+      for (Floats &part : row) part = quotient<Isa>(part, Isa::all(kRoot), Isa::all(1.0f / kRoot));
   }
 
   // y = R((x[order] - shift) / scale) of `count` rows with shift and scale in the new order; R
