@@ -39,7 +39,7 @@ struct Attention8 {
   static constexpr int G = Isa::kQuads ? 4 : 2;  // numbers of a lane
   static constexpr int kRows = 6, kMixed = 2;    // of a tile: rows; vectors of values, at least
   static constexpr int kLanes = 16;              // in which sums of exponentials add up
-  static constexpr int64_t kNear = 19 * 1024;    // scores that stay near
+  static constexpr int64_t kNear = 9 * 1024;     // scores that stay near
   static constexpr int64_t kMostRows = 48;
 
   COD_INLINE int64_t whole(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -48,19 +48,21 @@ struct Attention8 {
     return rows < kRows ? kRows : rows > kMostRows ? kMostRows : rows;
   }
 
-  // Where things lie in the scratch memory, in words of four bytes.
+  // Where things lie in the scratch memory, in words of four bytes. Scores and weights are those of
+  // one block of keys; products with values are kept until it is known what each block weighs.
   struct Room {
-    int64_t depth, columns, lanes, blocks, width, rows;  // of a packed key; a row of scores; ...
-    int64_t listed;                                      // rows in whole vectors
-    int64_t mean, keys, key_units, values, value_units, scores, tops, weights, ends, shares,
-        queries, total;
+    int64_t depth, lanes, blocks, width;  // of a packed key; of values; blocks of keys; ...
+    int64_t columns, kept, rows, listed;  // scores of a row, words of weights; rows, in vectors
+    int64_t mean, keys, key_units, values, value_units, scores, tops, weights, ends, shares, sums,
+        products, queries, total;
     explicit Room(const AttentionUnit &in)
         : depth((in.depth + G - 1) / G),
-          columns(whole(in.keys, 16 * G)),
           lanes(in.keys / (16 * G) * 16 + (in.keys % (16 * G) + G - 1) / G),
           blocks((in.keys + kBlockKeys - 1) / kBlockKeys),
           width(whole(in.width, kMixed * W)),
-          rows(rows_of(in.keys)),
+          columns(whole(blocks > 1 ? kBlockKeys : in.keys, 16 * G)),
+          kept(whole(columns / G, 16)),
+          rows(rows_of(columns)),
           listed(whole(rows, W)) {
       mean = 0;
       keys = mean + whole(in.depth, 16);
@@ -69,10 +71,12 @@ struct Attention8 {
       value_units = values + lanes * width;
       scores = value_units + width;
       tops = scores + rows * columns;
-      weights = tops + listed * blocks * W;
-      ends = weights + rows * whole(lanes, 16);
-      shares = ends + listed * blocks;
-      queries = shares + listed * blocks;
+      weights = tops + listed * W;
+      ends = weights + rows * kept;
+      shares = ends + listed;
+      sums = shares + listed * blocks;
+      products = sums + listed * blocks;
+      queries = products + (blocks - 1) * rows * width;
       total = queries + kMostRows * depth;
     }
   };
@@ -141,48 +145,68 @@ struct Attention8 {
     }
   }
 
-  // W keys from j on: [depth][W] lanes of channels. Those behind the last one are copies of it.
-  // Bytes are lifted by 128, so that they have no sign.
+  // Four channels of W rows from c on, and zeros beyond the last one.
+  COD_INLINE void four(const float *const *rows, int64_t c, int64_t depth, Floats *x) {
+    if (c + 4 <= depth) return Isa::transpose4(rows, (int)c, x);
+    for (int i = 0; i < 4; i++) x[i] = Floats{};
+    if (c >= depth) return;
+    if (depth >= 4) {
+      Floats last[4];
+      Isa::transpose4(rows, (int)depth - 4, last);
+      for (int64_t i = c; i < depth; i++) x[i - c] = last[i - (depth - 4)];
+      return;
+    }
+    for (int64_t i = c; i < depth; i++)
+      for (int l = 0; l < W; l++) x[i - c][l] = rows[l][i];
+  }
+
+  // W rows less their mean, if there is one: units, and lanes of channels, `apart` words from one
+  // to the next. Bytes are lifted. Returns what the lift of others adds to products with them.
+  template <bool MEAN>
+  COD_INLINE Ints pack_rows(const float *const *rows, const float *mean, const Room &room,
+                            int64_t depth, int32_t lift, int32_t *to, int64_t apart, Floats &unit) {
+    alignas(64) Floats each[W];
+    for (int l = 0; l < W; l++) each[l] = Isa::as_floats(largest_of(rows[l], mean, depth));
+    Floats inverse;
+    units_of(Isa::across(each, larger_float), unit, inverse);
+    Ints sum{};
+    for (int64_t c = 0; c < room.depth; c += 4) {
+      Floats x[G][4];
+#pragma GCC unroll 4
+      for (int g = 0; g < G; g++) {
+        four(rows, c + g * room.depth, depth, x[g]);
+      }
+      const int64_t left = room.depth - c < 4 ? room.depth - c : 4;
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; i++) {
+        if (i >= left) break;
+        Ints codes[G];
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) {
+          const int64_t channel = c + i + g * room.depth;
+          Floats v = x[g][i];
+          if (MEAN && channel < depth) v = v - Isa::all(mean[channel]);
+          codes[g] = coded(v, inverse);
+        }
+        const Ints lanes = joined(codes);
+        sum = dot(sum, Isa::all_ints((int32_t)0x80808080), lanes);
+        Isa::store(lanes ^ lift, to + (c + i) * apart);
+      }
+    }
+    return sum;
+  }
+
+  static constexpr int32_t kLift = G == 4 ? (int32_t)0x80808080 : 0;
+
+  // W keys from j on: [depth][W]. Those behind the last one are copies of it.
   static __attribute__((noinline)) void pack_keys(const AttentionUnit &in, int64_t j,
                                                   const float *mean, const Room &room, int32_t *to,
                                                   float *units) {
-    const float *rows[G][W];
-    alignas(64) Floats each[W];
-    for (int l = 0; l < W; l++) {
-      const float *row = in.k[j + l < in.keys ? j + l : in.keys - 1];
-      for (int g = 0; g < G; g++) rows[g][l] = row + g * room.depth;
-      each[l] = Isa::as_floats(largest_of(row, mean, in.depth));
-    }
-    Floats unit, inverse;
-    units_of(Isa::across(each, larger_float), unit, inverse);
+    const float *rows[W];
+    for (int l = 0; l < W; l++) rows[l] = in.k[j + l < in.keys ? j + l : in.keys - 1];
+    Floats unit;
+    pack_rows<true>(rows, mean, room, in.depth, kLift, to, W, unit);
     Isa::store(unit, units + j);
-    const Ints lift = Isa::all_ints(G == 4 ? (int32_t)0x80808080 : 0);
-    const auto code = [&](Floats x, int64_t c) { return coded(x - Isa::all(mean[c]), inverse); };
-    int64_t c = 0;
-    for (; c + 4 <= in.depth - (G - 1) * room.depth; c += 4) {
-      Floats x[G][4];
-#pragma GCC unroll 4
-      for (int g = 0; g < G; g++) Isa::transpose4(rows[g], (int)c, x[g]);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        Ints codes[G];
-#pragma GCC unroll 4
-        for (int g = 0; g < G; g++) codes[g] = code(x[g][i], c + i + g * room.depth);
-        Isa::store(joined(codes) ^ lift, to + (c + i) * W);
-      }
-    }
-    for (; c < room.depth; c++) {
-      Ints codes[G];
-      for (int g = 0; g < G; g++) {
-        const int64_t channel = c + g * room.depth;
-        codes[g] = Ints{};
-        if (channel >= in.depth) continue;
-        Floats x{};
-        for (int l = 0; l < W; l++) x[l] = rows[g][l][c];
-        codes[g] = code(x, channel);
-      }
-      Isa::store(joined(codes) ^ lift, to + c * W);
-    }
   }
 
   static __attribute__((noinline)) void pack_values(const AttentionUnit &in, const Room &room,
@@ -209,45 +233,17 @@ struct Attention8 {
     }
   }
 
-  // Queries from r to r + W - 1 of a block of `rows`: lanes of channels, units with the scale, and
+  // Queries from r to r + W - 1 of a block of `rows`: [depth][kMostRows], units with the scale, and
   // what the lift of keys adds to their products.
-  static __attribute__((noinline)) void pack_queries(const AttentionUnit &in, int64_t first,
-                                                     int64_t r, int64_t rows, int32_t *to,
-                                                     float *units, int32_t *lifts) {
-    alignas(64) Floats each[W], sums[W];
+  static __attribute__((noinline)) void pack_queries(const AttentionUnit &in, const Room &room,
+                                                     int64_t first, int64_t r, int64_t rows,
+                                                     int32_t *to, float *units, int32_t *lifts) {
     const float *q[W];
-    for (int l = 0; l < W; l++) {
-      q[l] = in.q[first + (r + l < rows ? r + l : rows - 1)];
-      each[l] = Isa::as_floats(largest_of(q[l], nullptr, in.depth));
-    }
-    Floats unit, inverse;
-    units_of(Isa::across(each, larger_float), unit, inverse);
+    for (int l = 0; l < W; l++) q[l] = in.q[first + (r + l < rows ? r + l : rows - 1)];
+    Floats unit;
+    const Ints sums = pack_rows<false>(q, nullptr, room, in.depth, 0, to + r, kMostRows, unit);
     Isa::store(unit * in.scale, units + r);
-    const int64_t part = (in.depth + G - 1) / G;
-    const Ints lift = Isa::all_ints(G == 4 ? (int32_t)0x80808080 : 0);
-    for (int l = 0; l < W; l++) {
-      const Floats own = Isa::all(inverse[l]);
-      Ints sum{};
-      for (int64_t c = 0; c < part; c += W) {
-        Ints codes[G];
-        for (int g = 0; g < G; g++) {
-          const int64_t left = in.depth - g * part - c;
-          codes[g] = coded(some(q[l] + g * part + c, part - c < left ? part - c : left), own);
-        }
-        const Ints lanes = joined(codes);
-        sum = dot(sum, lift, lanes);
-        put(lanes, to + (r + l) * part + c, part - c);
-      }
-      sums[l] = Isa::as_floats(sum);
-    }
-    if constexpr (G == 4)
-      Isa::store(-Isa::as_ints(Isa::across(sums, added)), lifts + r);
-    else
-      Isa::store(Ints{}, lifts + r);
-  }
-  // Sums of whole numbers in the bits of floats, for `across`.
-  COD_INLINE Floats added(Floats x, Floats y) {
-    return Isa::as_floats(Isa::as_ints(x) + Isa::as_ints(y));
+    Isa::store(G == 4 ? -sums : Ints{}, lifts + r);
   }
 
   // ---- scores
@@ -259,11 +255,11 @@ struct Attention8 {
     const float *key_units;
     const float *table[2];  // that are added to scores: those that there are, first ones first
     int64_t table_stride[2];
-    float unit[kMostRows + W];    // of queries, the scale in it
-    int32_t lift[kMostRows + W];  // that their sums begin with
-    float *tops;                  // [rows][blocks][W]: largest scores, lane by lane
-    float *scores;
-    int64_t first, rows;  // queries of this block
+    float *tops;                       // [rows][W]: largest scores, lane by lane
+    float *scores;                     // [rows][columns]
+    int64_t first = 0, rows = 0;       // queries of this block
+    float unit[kMostRows + W] = {};    // of queries, the scale in it
+    int32_t lift[kMostRows + W] = {};  // that their sums begin with
   };
 
   template <bool VALUE>
@@ -294,11 +290,12 @@ struct Attention8 {
     Isa::store(top, tops);
   }
 
-  // Queries r to r + 5 with N vectors of keys from j on.
+  // Queries r to r + 5 with N vectors of keys from j on, in the block from `begin` on.
   template <int N, int TABLES>
-  static __attribute__((noinline)) void score(const Scored &s, int64_t r, int64_t j) {
-    const int64_t depth = s.room.depth, tops_apart = s.room.blocks * W, apart = s.room.columns;
-    const int32_t *q = s.queries + r * depth, *k = s.keys + j * depth;
+  static __attribute__((noinline)) void score(const Scored &s, int64_t r, int64_t j,
+                                              int64_t begin) {
+    const int64_t depth = s.room.depth, apart = s.room.columns;
+    const int32_t *q = s.queries + r, *k = s.keys + j * depth;
     const int64_t strides[2] = {s.table_stride[0], s.table_stride[1]};
     const float *table[2] = {};
     for (int t = 0; t < TABLES; t++) {
@@ -313,13 +310,14 @@ struct Attention8 {
     for (int i = 0; i < kRows; i++)
 #pragma GCC unroll 3
       for (int v = 0; v < N; v++) d[i][v] = Isa::all_ints(s.lift[r + i]);
+#pragma GCC unroll 4
     for (int64_t c = 0; c < depth; c++) {
       Ints key[N];
 #pragma GCC unroll 3
       for (int v = 0; v < N; v++) __builtin_memcpy(&key[v], k + (v * depth + c) * W, sizeof key[v]);
 #pragma GCC unroll 6
       for (int i = 0; i < kRows; i++) {
-        const Ints one = Isa::all_ints(q[i * depth + c]);
+        const Ints one = Isa::all_ints(q[c * kMostRows + i]);
 #pragma GCC unroll 3
         for (int v = 0; v < N; v++) d[i][v] = dot(d[i][v], key[v], one);
       }
@@ -328,7 +326,7 @@ struct Attention8 {
 #pragma GCC unroll 3
     for (int v = 0; v < N; v++) unit[v] = Isa::load(s.key_units + j + v * W);
     const int64_t left = s.in.keys - j, last = s.rows - r - 1;
-    float *tops = s.tops + r * tops_apart + j / kBlockKeys * W, *to = s.scores + r * apart + j;
+    float *tops = s.tops + r * W, *to = s.scores + r * apart + j - begin;
     // rows behind the last one have places, too: what lies there is not read
     const auto leave = [&](auto whole) __attribute__((always_inline)) {
 #pragma GCC unroll 6
@@ -336,8 +334,7 @@ struct Attention8 {
         const float *own[2];
         for (int t = 0; t < TABLES; t++) own[t] = table[t] + (i < last ? i : last) * strides[t];
         leave_scores<N, TABLES, decltype(whole)::value>(d[i], unit, Isa::all(s.unit[r + i]), own, j,
-                                                        left, tops + i * tops_apart,
-                                                        to + i * apart);
+                                                        left, tops + i * W, to + i * apart);
       }
     };
     if (left >= N * W)
@@ -346,21 +343,23 @@ struct Attention8 {
       leave(Choice<false>{});
   }
 
+  // All queries with keys [begin, end).
   template <int TABLES>
-  static void score_all(const Scored &s) {
-    const int64_t vectors = (s.in.keys + W - 1) / W;
-    for (int64_t at = 0; at < vectors; at += V)
+  static void score_block(const Scored &s, int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < whole(s.rows, W); i++) Isa::store(Isa::all(kLowest), s.tops + i * W);
+    const int64_t stop = begin + whole(end - begin, W);
+    for (int64_t j = begin; j < stop; j += V * W)
       for (int64_t r = 0; r < s.rows; r += kRows) {
-        const int64_t left = vectors - at;
-        if (left >= V)
-          score<V, TABLES>(s, r, at * W);
-        else if (left == 1)
-          score<1, TABLES>(s, r, at * W);
+        const int64_t left = stop - j;
+        if (left >= V * W)
+          score<V, TABLES>(s, r, j, begin);
+        else if (left == W)
+          score<1, TABLES>(s, r, j, begin);
         else
-          score<2, TABLES>(s, r, at * W);
+          score<2, TABLES>(s, r, j, begin);
       }
     for (int64_t r = 0; r < s.rows; r++)
-      for (int64_t j = vectors * W; j < s.room.columns; j++)
+      for (int64_t j = stop - begin; j < s.room.columns; j++)
         s.scores[r * s.room.columns + j] = -__builtin_inff();
   }
 
@@ -432,107 +431,133 @@ struct Attention8 {
     return Isa::any(bad) ? Isa::all(__builtin_nanf("")) : Isa::converted(sum);
   }
 
-  // Of W rows from r on, a row for each lane: where the weights of a block end, and what the block
-  // weighs beside the heaviest one.
-  static __attribute__((noinline)) void find_ends(const Room &room, const float *tops, int64_t r,
-                                                  float *ends, float *shares) {
+  // Of W rows from r on, a row for each lane: the largest score of a block, and where its weights
+  // end.
+  static __attribute__((noinline)) void find_ends(const float *tops, int64_t r, float *top,
+                                                  float *ends) {
     alignas(64) Floats each[W];
-    Floats most = Isa::all(kLowest);
-    for (int64_t b = 0; b < room.blocks; b++) {
-      for (int l = 0; l < W; l++) each[l] = Isa::load(tops + ((r + l) * room.blocks + b) * W);
-      const Floats top = Isa::across(each, [](Floats x, Floats y) { return Isa::max(x, y); });
-      most = Isa::max(top, most);
-      Isa::store(top, shares + b * room.listed + r);
-      Isa::store(fused<Isa>(top, Isa::all(-kLog2E), Isa::all(kWeightEnd)),
-                 ends + b * room.listed + r);
+    for (int l = 0; l < W; l++) each[l] = Isa::load(tops + (r + l) * W);
+    const Floats most = Isa::across(each, [](Floats x, Floats y) { return Isa::max(x, y); });
+    Isa::store(most, top + r);
+    Isa::store(fused<Isa>(most, Isa::all(-kLog2E), Isa::all(kWeightEnd)), ends + r);
+  }
+
+  // Weights of W rows from r on, and their sums.
+  static __attribute__((noinline)) void soften(const Room &room, const float *scores, int64_t keys,
+                                               int64_t r, int64_t rows, const float *ends,
+                                               int32_t *weights, float *sums) {
+    alignas(64) Floats each[W];
+    for (int l = 0; l < W; l++) {
+      const int64_t row = r + l < rows ? r + l : r;
+      each[l] = l && row == r ? each[0]
+                              : soften_block(scores + row * room.columns, keys, Isa::all(ends[row]),
+                                             weights + row * room.kept);
     }
+    // whole numbers below 2^24: exact in any order
+    Isa::store(Isa::across(each, [](Floats x, Floats y) { return x + y; }), sums + r);
+  }
+
+  // Of W rows from r on: largest scores of blocks become their shares in the sum of all, which
+  // their products are multiplied with; a NaN makes all of them NaN.
+  static __attribute__((noinline)) void share(const Room &room, const float *sums, int64_t r,
+                                              float *shares) {
+    Floats most = Isa::all(kLowest), total{};
+    for (int64_t b = 0; b < room.blocks; b++)
+      most = Isa::max(Isa::load(shares + b * room.listed + r), most);
     for (int64_t b = 0; b < room.blocks; b++) {
-      float *share = shares + b * room.listed + r;
+      float *own = shares + b * room.listed + r;
       Ints exponent;
-      const Floats p = power<0>((Isa::load(share) - most) * kLog2E, exponent);
-      Isa::store(p * Isa::as_floats(exponent), share);
-    }
-  }
-
-  static __attribute__((noinline)) void soften(const float *x, int64_t keys, const float *ends,
-                                               int64_t apart, int32_t *lanes, float *sums) {
-    for (int64_t j = 0; j < keys; j += kBlockKeys, ends += apart, sums += W) {
-      const int64_t n = keys - j < kBlockKeys ? keys - j : kBlockKeys;
-      Isa::store(soften_block(x + j, n, Isa::all(*ends), lanes + j / G), sums);
-    }
-  }
-
-  // Of W rows from r on: shares of blocks in the sum of all. What their sums of values are
-  // multiplied with; a NaN makes all of them NaN.
-  static __attribute__((noinline)) void divide_shares(const Room &room, const float *sums,
-                                                      int64_t r, float *shares) {
-    alignas(64) Floats each[W];
-    Floats total{};
-    for (int64_t b = 0; b < room.blocks; b++) {
-      for (int l = 0; l < W; l++) each[l] = Isa::load(sums + ((r + l) * room.blocks + b) * W);
-      // whole numbers below 2^24: exact in any order
-      const Floats sum = Isa::across(each, [](Floats x, Floats y) { return x + y; });
-      total = fused<Isa>(sum, Isa::load(shares + b * room.listed + r), total);
+      const Floats p = power<0>((Isa::load(own) - most) * kLog2E, exponent);
+      const Floats part = p * Isa::as_floats(exponent);
+      Isa::store(part, own);
+      total = fused<Isa>(Isa::load(sums + b * room.listed + r), part, total);
     }
     const Floats inverse = 1.0f / total;
     for (int64_t b = 0; b < room.blocks; b++) {
-      float *share = shares + b * room.listed + r;
-      Isa::store(Isa::load(share) * inverse, share);
+      float *own = shares + b * room.listed + r;
+      Isa::store(Isa::load(own) * inverse, own);
     }
   }
 
   // ---- mix
 
-  // Rows of weights and their shares with M vectors of values: sums over all keys.
+  // Weights of one block, values, and what becomes of their products.
   struct Mixed {
+    const Room &room;
     const int32_t *weights, *values;
-    int64_t stride, lanes, width;  // of rows of weights; of values
-    const float *shares, *units;   // [blocks][shares_apart]; of columns
-    int64_t shares_apart;
+    int32_t *products;            // of the blocks so far: [blocks - 1][rows][width]
+    const float *shares, *units;  // [blocks][listed]; of columns
+    float *const *to;             // rows of the output
+    int64_t rows, columns;
   };
-  template <int M>
-  static __attribute__((noinline)) void mix(const Mixed &in, int64_t rows, int64_t columns,
-                                            float *const *to, int64_t c) {
+
+  // Rows r to r + 5 of a block with M vectors of values from column c on. LAST: sums over all
+  // blocks.
+  template <int M, bool LAST>
+  static __attribute__((noinline)) void mix(const Mixed &in, int64_t block, int64_t r, int64_t c) {
     constexpr int64_t kBlockLanes = kBlockKeys / G;
-    const int64_t stride = in.stride, width = in.width, lanes = in.lanes;
-    const float *shares = in.shares;
-    Floats y[kRows][M];
+    const Room &room = in.room;
+    const int64_t stride = room.kept, width = room.width, begin = block * kBlockLanes;
+    const int64_t left = room.lanes - begin, lanes = left < kBlockLanes ? left : kBlockLanes;
+    const int32_t *weights = in.weights + r * stride, *values = in.values + begin * width + c;
+    Ints d[kRows][M];
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; r++)
+    for (int i = 0; i < kRows; i++)
 #pragma GCC unroll 4
-      for (int v = 0; v < M; v++) y[r][v] = Floats{};
-    for (int64_t begin = 0; begin < lanes; begin += kBlockLanes, shares += in.shares_apart) {
-      const int64_t end = begin + kBlockLanes < lanes ? begin + kBlockLanes : lanes;
-      Ints d[kRows][M];
+      for (int v = 0; v < M; v++) d[i][v] = Ints{};
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < lanes; k++, values += width) {
+      Ints value[M];
+#pragma GCC unroll 4
+      for (int v = 0; v < M; v++) __builtin_memcpy(&value[v], values + v * W, sizeof value[v]);
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++)
+      for (int i = 0; i < kRows; i++) {
+        const Ints one = Isa::all_ints(weights[i * stride + k]);
 #pragma GCC unroll 4
-        for (int v = 0; v < M; v++) d[r][v] = Ints{};
-      for (int64_t i = begin; i < end; i++) {
-        const int32_t *from = in.values + c + i * width;
-        Ints values[M];
-#pragma GCC unroll 4
-        for (int v = 0; v < M; v++) __builtin_memcpy(&values[v], from + v * W, sizeof values[v]);
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; r++) {
-          const Ints one = Isa::all_ints(in.weights[r * stride + i]);
-#pragma GCC unroll 4
-          for (int v = 0; v < M; v++) d[r][v] = dot(d[r][v], one, values[v]);
-        }
+        for (int v = 0; v < M; v++) d[i][v] = dot(d[i][v], one, value[v]);
       }
+    }
+    const int64_t apart = room.rows * width;  // of the products of two blocks
+    int32_t *products = in.products + r * width + c;
+    if constexpr (!LAST) {
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; r++)
+      for (int i = 0; i < kRows; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < M; v++)
-          y[r][v] = fused<Isa>(Isa::converted(d[r][v]), Isa::all(shares[r]), y[r][v]);
+          Isa::store(d[i][v], products + block * apart + i * width + v * W);
+      return;
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; r++) {
-      if (r >= rows) break;
+    for (int i = 0; i < kRows; i++) {
+      if (r + i >= in.rows) break;
+      const float *share = in.shares + r + i;
+      Floats y[M];
 #pragma GCC unroll 4
-      for (int v = 0; v < M; v++)
-        put(Isa::as_ints(y[r][v] * Isa::load(in.units + c + v * W)),
-            reinterpret_cast<int32_t *>(to[r]) + c + v * W, columns - c - v * W);
+      for (int v = 0; v < M; v++) y[v] = Floats{};
+      for (int64_t b = 0; b < block; b++)
+#pragma GCC unroll 4
+        for (int v = 0; v < M; v++) {
+          Ints sum;
+          __builtin_memcpy(&sum, products + b * apart + i * width + v * W, sizeof sum);
+          y[v] = fused<Isa>(Isa::converted(sum), Isa::all(share[b * room.listed]), y[v]);
+        }
+#pragma GCC unroll 4
+      for (int v = 0; v < M; v++) {
+        y[v] = fused<Isa>(Isa::converted(d[i][v]), Isa::all(share[block * room.listed]), y[v]);
+        put(Isa::as_ints(y[v] * Isa::load(in.units + c + v * W)),
+            reinterpret_cast<int32_t *>(in.to[r + i]) + c + v * W, in.columns - c - v * W);
+      }
+    }
+  }
+
+  template <bool LAST>
+  static void mix_block(const Mixed &in, int64_t block) {
+    for (int64_t r = 0; r < in.rows; r += kRows) {
+      int64_t c = 0;
+      if constexpr (Isa::kMixVectors > kMixed)
+        for (; c + Isa::kMixVectors * W <= in.room.width; c += Isa::kMixVectors * W)
+          mix<Isa::kMixVectors, LAST>(in, block, r, c);
+      for (; c < in.room.width; c += kMixed * W) mix<kMixed, LAST>(in, block, r, c);
     }
   }
 
@@ -544,49 +569,39 @@ struct Attention8 {
       pack_keys(in, j, memory + room.mean, room, words + room.keys + j * room.depth,
                 memory + room.key_units);
     pack_values(in, room, words + room.values, memory + room.value_units);
+    float *ends = memory + room.ends, *shares = memory + room.shares, *sums = memory + room.sums;
     int32_t *weights = words + room.weights;
-    float *tops = memory + room.tops, *ends = memory + room.ends, *shares = memory + room.shares;
-    Scored s{in,
-             room,
-             words + room.keys,
-             words + room.queries,
-             memory + room.key_units,
-             {},
-             {},
-             {},
-             {},
-             tops,
-             memory + room.scores,
-             0,
-             0};
+    Scored s{in, room, words + room.keys,  words + room.queries, memory + room.key_units,
+             {}, {},   memory + room.tops, memory + room.scores};
     int tables = 0;
     for (int t = 0; t < 2; t++)
       if (in.bias[t]) s.table[tables] = in.bias[t], s.table_stride[tables++] = in.bias_stride[t];
-    const int64_t stride = whole(room.lanes, 16);
-    Mixed mixed{weights, words + room.values,       stride,     room.lanes, room.width,
-                shares,  memory + room.value_units, room.listed};
-    for (s.first = 0; s.first < in.queries; s.first += room.rows) {
+    const auto score = tables == 0 ? score_block<0> : tables == 1 ? score_block<1> : score_block<2>;
+    for (; s.first < in.queries; s.first += room.rows) {
       s.rows = in.queries - s.first < room.rows ? in.queries - s.first : room.rows;
+      const Mixed mixed{room,
+                        weights,
+                        words + room.values,
+                        words + room.products,
+                        shares,
+                        memory + room.value_units,
+                        in.y + s.first,
+                        s.rows,
+                        in.width};
       for (int64_t r = 0; r < whole(s.rows, kRows); r += W)
-        pack_queries(in, s.first, r, s.rows, words + room.queries, s.unit, s.lift);
-      for (int64_t i = 0; i < whole(s.rows, W) * room.blocks; i++)
-        Isa::store(Isa::all(kLowest), tops + i * W);
-      tables == 0 ? score_all<0>(s) : tables == 1 ? score_all<1>(s) : score_all<2>(s);
-      for (int64_t r = 0; r < s.rows; r += W) find_ends(room, tops, r, ends, shares);
-      // tops have served: their places hold sums from here on
-      for (int64_t r = 0; r < s.rows; r++)
-        soften(s.scores + r * room.columns, in.keys, ends + r, room.listed, weights + r * stride,
-               tops + r * room.blocks * W);
-      for (int64_t r = 0; r < s.rows; r += W) divide_shares(room, tops, r, shares);
-      for (int64_t r = 0; r < s.rows; r += kRows) {
-        mixed.weights = weights + r * stride, mixed.shares = shares + r;
-        float *const *to = in.y + s.first + r;
-        int64_t c = 0;
-        if constexpr (Isa::kMixVectors > kMixed)
-          for (; c + Isa::kMixVectors * W <= room.width; c += Isa::kMixVectors * W)
-            mix<Isa::kMixVectors>(mixed, s.rows - r, in.width, to, c);
-        for (; c < room.width; c += kMixed * W) mix<kMixed>(mixed, s.rows - r, in.width, to, c);
+        pack_queries(in, room, s.first, r, s.rows, words + room.queries, s.unit, s.lift);
+      for (int64_t b = 0; b < room.blocks; b++) {
+        const int64_t begin = b * kBlockKeys, left = in.keys - begin;
+        const int64_t keys = left < kBlockKeys ? left : kBlockKeys, at = b * room.listed;
+        score(s, begin, begin + keys);
+        for (int64_t r = 0; r < s.rows; r += W) {
+          find_ends(s.tops, r, shares + at, ends);
+          soften(room, s.scores, keys, r, s.rows, ends, weights, sums + at);
+        }
+        if (b + 1 < room.blocks) mix_block<false>(mixed, b);
       }
+      for (int64_t r = 0; r < s.rows; r += W) share(room, sums, r, shares);
+      mix_block<true>(mixed, room.blocks - 1);
     }
   }
 };

@@ -223,8 +223,8 @@ struct Avx512 : Lanes<16> {
   }
   COD_INLINE bool any(Flags flags) { return flags != 0; }
 
-  static constexpr int kPairVectors = 3;
-  static constexpr int kMixVectors = 4;
+  static constexpr int kPairVectors = 2;
+  static constexpr int kMixVectors = 2;
   static constexpr bool kQuads = true;
   COD_INLINE Ints quads(Ints sum, Ints x, Ints y) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);

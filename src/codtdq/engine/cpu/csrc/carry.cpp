@@ -141,6 +141,7 @@ class Groups {
     cod::RowReader reader;
     const float *of[kMostRows];
     int64_t groups = 0;
+    const float *listed = nullptr;  // where the groups of a whole block that is listed begin
     int64_t count;
     std::unique_ptr<cod::GroupBlock[]> blocks;
 
@@ -149,10 +150,11 @@ class Groups {
           reader(g.x_, g.pre_, g.padded_, g.most_, g.transform_),
           count((g.most_ * g.count_ + cod::kMaxLanes - 1) / cod::kMaxLanes),
           blocks(new cod::GroupBlock[(size_t)count]) {
+      for (int64_t i = 0; i < count; i++)
+        std::fill_n(blocks[i].valid, cod::kMaxLanes, (int32_t)g.group_);
       const int32_t tail = (int32_t)(g.x_.channels - (g.count_ - 1) * g.group_);
-      for (int64_t i = 0; i < count * cod::kMaxLanes; i++)
-        blocks[i / cod::kMaxLanes].valid[i % cod::kMaxLanes] =
-            (i + 1) % g.count_ ? (int32_t)g.group_ : tail;
+      for (int64_t i = g.count_ - 1; i < count * cod::kMaxLanes && tail < g.group_; i += g.count_)
+        blocks[i / cod::kMaxLanes].valid[i % cod::kMaxLanes] = tail;
     }
 
     void read(int64_t begin, int64_t end) {
@@ -161,6 +163,7 @@ class Groups {
       bool together = true;  // groups follow each other, whatever their rows
       for (int64_t r = 1; r < end - begin; r++) together &= of[r] == of[r - 1] + all.padded_;
       if (together) return list(of[0]);
+      listed = nullptr;
       int64_t row = 0, left = all.count_;  // groups of the row
       const float *values = of[0];
       for (int64_t at = 0; at < groups; at += cod::kMaxLanes) {
@@ -178,6 +181,8 @@ class Groups {
     }
 
     void list(const float *values) {
+      if (values == listed && groups == all.most_ * all.count_) return;  // as the block before
+      listed = groups == all.most_ * all.count_ ? values : nullptr;
       for (int64_t at = 0; at < groups; at += cod::kMaxLanes) {
         cod::GroupBlock &block = blocks[at / cod::kMaxLanes];
         block.lanes = (int)std::min<int64_t>(groups - at, cod::kMaxLanes);
