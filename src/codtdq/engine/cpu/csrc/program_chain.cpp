@@ -22,7 +22,6 @@ namespace cod {
 namespace {
 
 constexpr int64_t kNear = 1024 * 1024;  // bytes of slots in use at once: a second cache
-constexpr int64_t kTile = 6;            // rows of a tile of products, of most sets
 constexpr int64_t kFewestRows = 288, kMostRows = 1152;  // products of fewer rows are slower
 constexpr int64_t kSmallest = 24;  // rows of a block where many threads want some
 constexpr int64_t kMostSlots = 64, kMostStages = 256, kMostOperands = 16;
@@ -45,7 +44,11 @@ struct Chain : Prepared {
   std::vector<Blocks> sizes;  // the largest first
 };
 
-int64_t whole_tiles(int64_t rows) { return (rows + kTile - 1) / kTile * kTile; }
+// Rows of whole tiles of products: one that is not full takes as long as one that is.
+int64_t whole_tiles(int64_t rows) {
+  const int64_t tile = kernels().carrier_rows;
+  return (rows + tile - 1) / tile * tile;
+}
 
 // Reads numbers one by one; `good` tells whether there were enough.
 struct Reader {
@@ -239,16 +242,17 @@ bool check(Instruction &one, const Build &build) {
     slots.row_bytes.push_back(head.next(1, 1 << 24));
   int64_t stages = 0;
   if (!head.good || !find_lifetimes(head, slots, stages)) return false;
-  int64_t block = kNear / std::max<int64_t>(slots.peak(stages), 1) / kTile * kTile;
+  int64_t block = kNear / std::max<int64_t>(slots.peak(stages), 1);
   block = std::min(std::max(block, kFewestRows), kMostRows);
   const int64_t count = (rows + block - 1) / block;
   block = whole_tiles((rows + count - 1) / count);  // of about the same size
+  const int64_t smallest = whole_tiles(kSmallest);
   for (;;) {
     found->sizes.emplace_back();
     found->sizes.back().block = std::min(block, rows);
     if (!prepare(one, build, head, slots, rows, found->sizes.back())) return false;
-    if (block <= kSmallest) break;
-    block = std::max(whole_tiles(block / 2), kSmallest);
+    if (block <= smallest) break;
+    block = std::max(whole_tiles(block / 2), smallest);
   }
   one.prepared = std::move(found);
   return true;
