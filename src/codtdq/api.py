@@ -19,7 +19,14 @@ from codtdq.evaluation.calibration import calibration_batches
 from codtdq.exporting.program import ExportedProgram, export_program
 from codtdq.exporting.verify import VerifiedProgram, verify_program
 from codtdq.memory import garbage_stays
-from codtdq.methods import config_for, config_from, list_methods, outline, quantize_model
+from codtdq.methods import (
+    config_for,
+    config_from,
+    config_of,
+    list_methods,
+    outline,
+    quantize_model,
+)
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
 from codtdq.models.weights import packed_checkpoint
@@ -135,8 +142,7 @@ def load(
                 "pass a float model of that class: codtdq.load(directory, model=skeleton)"
             )
         model = build_model(architecture, empty=True)
-    list_methods()  # the schemes of built-in methods are known once their files are imported
-    restored = restore(with_linears(model), directory, config_from, header=header, inplace=own)
+    restored = restore(with_linears(model), directory, config_of, header=header, inplace=own)
     use_backend(restored, backend)
     if not cache_weights:
         for operator in quant_operators(restored).values():
@@ -195,10 +201,9 @@ def verify(
     """
     if Path(path).is_file():
         return verify_program(path, signers=signers, identity=identity, signature=signature)
-    list_methods()
     directory = packed_checkpoint(path)
     return _verify(
-        directory, config_from, _skeleton, signers=signers, identity=identity, signature=signature
+        directory, config_of, _skeleton, signers=signers, identity=identity, signature=signature
     )
 
 

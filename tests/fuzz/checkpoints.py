@@ -29,7 +29,7 @@ from codtdq.checkpoint import files, header, store, validation
 from codtdq.engine import use_backend
 from codtdq.errors import CodtdqError
 from codtdq.methods import list_methods
-from codtdq.methods.registry import config_from
+from codtdq.methods.registry import config_of
 from codtdq.schemes.token_groups import TokenGroups
 from codtdq.schemes.transforms import Transform, Transformed
 
@@ -203,12 +203,12 @@ def check(seed: Seed, meta: dict[str, Any], entries: dict[str, Tensor]) -> None:
     path = Path("codtdq.json")
     header.check_version(meta, path)
     header.check({**meta, header.SEAL: "0" * 64}, path)
-    validation.validate(meta, entries, config_from, seed.skeleton)
+    validation.validate(meta, entries, config_of, seed.skeleton)
 
 
 def build_and_run(seed: Seed, meta: dict[str, Any], entries: dict[str, Tensor]) -> None:
     """Build what was accepted and run it, on the native engine where it can."""
-    model = store.build(seed.skeleton, meta, entries, config_from)
+    model = store.build(seed.skeleton, meta, entries, config_of)
     use_backend(model, "auto", example=IMAGE)
     with torch.no_grad():
         model(IMAGE)

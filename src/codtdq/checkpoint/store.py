@@ -86,7 +86,7 @@ def restore(
 ) -> nn.Module:
     """The saved model, built from a float one of the right architecture.
 
-    read_config: turns the stored fields into a config, whatever method they belong to.
+    read_config: the config of a header, whatever method it names; makes its schemes known.
     header: what `read_header` gave, if it was asked before.
     inplace: the float model becomes the saved one; otherwise it stays as it is. After an error
         such a model is of no use.

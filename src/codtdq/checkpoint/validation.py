@@ -22,7 +22,7 @@ from codtdq.planning.roles import QUANTIZABLE
 from codtdq.schemes.base import InputScheme, WeightScheme, build_input_scheme, build_weight_scheme
 from codtdq.schemes.filling import buffer_names, fill
 
-ConfigReader = Callable[[Mapping[str, Any]], QuantConfig]
+ConfigReader = Callable[[Mapping[str, Any]], QuantConfig]  # of a header, whatever method it names
 SPARE_BYTES = 64 << 20  # of a file of tensors beyond what its network can need
 # what code of a method may raise when a file feeds it nonsense
 NONSENSE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -96,7 +96,7 @@ def validate(
 def read_plan(meta: Mapping[str, Any], read_config: ConfigReader) -> QuantPlan:
     """Config and plan of a header."""
     try:
-        return QuantPlan.from_dict(meta["plan"], read_config(meta["config"]))
+        return QuantPlan.from_dict(meta["plan"], read_config(meta))
     except CodtdqError:
         raise
     except NONSENSE as error:

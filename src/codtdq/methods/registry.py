@@ -1,7 +1,7 @@
 """The methods by name, and what each declares about itself.
 
 Built-in methods are found by importing the files of this package on first use, so that a new
-method is one new file.
+method is one new file. A checkpoint has no more of them imported than it names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from codtdq.errors import ConfigError
 from codtdq.planning.cod_tdq_config import CodTdqConfig
 from codtdq.planning.config import QuantConfig
 from codtdq.planning.presets import follow_model
+from codtdq.schemes.base import InputScheme, WeightScheme
 
 if TYPE_CHECKING:
     from codtdq.methods.workbench import Workbench
@@ -70,7 +71,9 @@ class Method:
 
 
 _METHODS: dict[str, Method] = {}
-_loaded = False
+_RIVALS = "codtdq.methods.rivals"  # all files of this folder
+# what is not imported yet, in the order of lists: references come first
+_waiting = ["codtdq.methods.cod_tdq", "codtdq.methods.plus.method", _RIVALS]
 
 
 def register_method(
@@ -109,8 +112,8 @@ def register_method(
 
 def list_methods() -> list[str]:
     """Names of all methods: references and ablations, then the literature, then a user's own."""
-    _load_builtin()
-    return list(_METHODS)
+    _import_until(lambda: False)
+    return sorted(_METHODS, key=lambda name: not _is_builtin(_METHODS[name]))
 
 
 def method_info(name: str) -> MethodInfo:
@@ -120,7 +123,7 @@ def method_info(name: str) -> MethodInfo:
 
 def find_method(name: str) -> Method:
     """A method by name."""
-    _load_builtin()
+    _import_until(lambda: False)
     if name not in _METHODS:
         close = difflib.get_close_matches(str(name), _METHODS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_METHODS)}"
@@ -135,7 +138,7 @@ def add_method(method: Method) -> None:
 
 def method_of(config: QuantConfig) -> Method:
     """The method that builds a config: that of its name, or the paper's for its own fields."""
-    _load_builtin()
+    _import_until(lambda: False)
     found = _METHODS.get(config.name)
     if found is not None and type(found.config) is type(config):
         return found
@@ -169,19 +172,39 @@ def config_from(data: Mapping[str, Any]) -> QuantConfig:
     """The config of JSON fields: `name` says of which method; any other name is the paper's."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"a config is a mapping of fields; found {type(data).__name__}")
-    _load_builtin()
-    found = _METHODS.get(str(data.get("name", "")))
+    name = str(data.get("name", ""))
+    _import_until(lambda: name in _METHODS)
+    found = _METHODS.get(name)
     return (CodTdqConfig() if found is None else found.config).replace(**data)
 
 
-def _load_builtin() -> None:
-    global _loaded
-    if _loaded:
-        return
-    _loaded = True
-    package = importlib.import_module("codtdq.methods.rivals")
-    importlib.import_module("codtdq.methods.cod_tdq")  # references come first in lists
-    found = [m.name for m in pkgutil.iter_modules(package.__path__)]
-    importlib.import_module("codtdq.methods.plus.method")
-    for module in sorted(found):
-        importlib.import_module(f"codtdq.methods.rivals.{module}")
+def config_of(header: Mapping[str, Any]) -> QuantConfig:
+    """The config of a checkpoint's header; the schemes that it names are known from then on."""
+    entries = header["operators"].values()
+    sides = ((InputScheme, "input"), (WeightScheme, "weight"))
+    needed = [(kind, scheme) for scheme, side in sides for e in entries for kind in _kinds(e[side])]
+    _import_until(lambda: all(kind in scheme.known for kind, scheme in set(needed)))
+    return config_from(header["config"])
+
+
+def _kinds(record: Any) -> Iterator[str]:
+    """Kinds of a scheme's record, and of those inside of it."""
+    while isinstance(record, Mapping):
+        yield str(record.get("kind"))
+        record = record.get("inner")
+
+
+def _is_builtin(method: Method) -> bool:
+    return method.build.__module__.startswith("codtdq.")
+
+
+def _import_until(enough: Callable[[], bool]) -> None:
+    """Import built-in methods in the order of lists, until enough is known or none is left."""
+    while _waiting and not enough():
+        name = _waiting.pop(0)
+        found = [name]
+        if name == _RIVALS:
+            files = pkgutil.iter_modules(importlib.import_module(name).__path__)
+            found = sorted(f"{name}.{file.name}" for file in files)
+        for module in found:
+            importlib.import_module(module)
