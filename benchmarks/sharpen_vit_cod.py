@@ -22,10 +22,11 @@ from codtdq.data.folder import ImageMaskFolder
 from codtdq.data.transforms import to_input
 from codtdq.evaluation.masks import to_mask
 from codtdq.evaluation.predict import mask_logits
-from codtdq.io import read_tensors, write_tensors
+from codtdq.io import write_tensors
 from codtdq.metrics.suite import MetricSuite
 from codtdq.models import create_model, model_info
 from codtdq.models.block_weights import LOW, STEP
+from codtdq.tensorfile import read_tensors
 
 MODEL = "vit-cod"
 HEADS = ("decoder.mask_logits", "decoder.coarse")  # the mask is the sum of both

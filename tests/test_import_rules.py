@@ -34,6 +34,7 @@ LEAVES = {
     "memory",
     "progress",
     "signature",
+    "tensorfile",
 }
 QUANTIZATION = {"numerics", "schemes", "planning", "operators"}
 CORE = {*QUANTIZATION, "methods", "checkpoint", "engine", "models", "data", "metrics", "evaluation"}

@@ -19,14 +19,7 @@ from codtdq.evaluation.calibration import calibration_batches
 from codtdq.exporting.program import ExportedProgram, export_program
 from codtdq.exporting.verify import VerifiedProgram, verify_program
 from codtdq.memory import garbage_stays
-from codtdq.methods import (
-    config_for,
-    config_from,
-    config_of,
-    list_methods,
-    outline,
-    quantize_model,
-)
+from codtdq.methods import config_for, config_from, config_of, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
 from codtdq.models.weights import packed_checkpoint

@@ -110,29 +110,6 @@ def write_state(path: str | Path, state: Any) -> Path:
     return write_bytes(path, buffer.getvalue())
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tensors and metadata of a safetensors file, read once and held in memory.
-
-    Nothing stays mapped: what happens to the file later does not matter. Raises OSError or
-    ValueError.
-    """
-    return parse_tensors(Path(path).read_bytes())
-
-
-def parse_tensors(data: bytes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tensors and metadata of the bytes of a safetensors file; ValueError where it is none."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        tensors = load(data)
-        length = int.from_bytes(data[:8], "little")
-        found = json.loads(data[8 : 8 + length]).get("__metadata__")
-    except (SafetensorError, KeyError, RuntimeError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    return tensors, dict(found or {})
-
-
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file in UTF-8, line ends as they are in `text`; returns its path."""
     return write_bytes(path, text.encode("utf-8"))

@@ -135,8 +135,9 @@ CAUSES = (
             Break(
                 "a file is hashed, then opened again by its name",
                 "src/codtdq/checkpoint/files.py",
-                "        return parse_tensors(data)[0]",
-                "        return parse_tensors(path.read_bytes())[0]",
+                "    return tensors\n",
+                "    from codtdq.tensorfile import read_tensors\n\n"
+                "    return read_tensors(path)[0]\n",
                 (f"{SAVES}::test_a_file_exchanged_between_hash_and_parse_is_not_read",),
             ),
             Break(
@@ -188,8 +189,8 @@ CAUSES = (
             Break(
                 "tensors are mapped",
                 "src/codtdq/checkpoint/files.py",
-                "        return parse_tensors(data)[0]",
-                "        from safetensors.torch import load_file\n\n        return load_file(path)",
+                "    return tensors\n",
+                "    from safetensors.torch import load_file\n\n    return load_file(path)\n",
                 (f"{SAVES}::test_a_loaded_model_does_not_depend_on_its_file",),
             ),
         ),

@@ -3,7 +3,7 @@
 `codtdq.json` is the pointer. The tensors lie in `model-HASH.safetensors`, where HASH begins their
 own sha256. A save writes the tensors under their new name, then renames the new pointer over the
 old one: that rename is the moment at which the new checkpoint exists. Until then the old one does,
-whole. A load reads each file once; the bytes that were hashed are the bytes that are parsed.
+whole. A load reads each file once; the bytes that were hashed are the bytes that the model has.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
 from codtdq.checkpoint import header
 from codtdq.errors import CheckpointError
-from codtdq.io import parse_tensors, remove_leftovers, write_bytes, write_text
+from codtdq.io import remove_leftovers, write_bytes, write_text
+from codtdq.tensorfile import read_open
 
 META = "codtdq.json"
 WEIGHTS = "model-*.safetensors"  # whatever their hash
@@ -124,36 +125,49 @@ def read_meta(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{directory} is no codtdq checkpoint: it has no {META} (written by codtdq.save)"
         )
-    meta = header.parse(_read_bounded(path, LARGEST_HEADER), path)
+    with _opened(path, LARGEST_HEADER) as (stream, size):
+        text = stream.read(size)
+    meta = header.parse(text, path)
     if meta["weights"] != weights_name(meta["sha256"]):
         raise CheckpointError(f"{path} names {meta['weights']!r}, which is not its sha256's file")
     return meta
 
 
 def _read_tensors(path: Path, expected: str, limit: int | None) -> dict[str, Tensor]:
-    data = _read_bounded(path, limit)
-    if _looks_pickled(data[:9]):
-        raise CheckpointError(f"{path} is a pickle, which can run code; only safetensors is read")
-    found = hashlib.sha256(data).hexdigest()
+    digest, wrong = hashlib.sha256(), None
+    tensors: dict[str, Tensor] = {}
+    with _opened(path, limit) as (stream, size):
+        if _looks_pickled(stream.read(9)):
+            raise CheckpointError(
+                f"{path} is a pickle, which can run code; only safetensors is read"
+            )
+        stream.seek(0)
+        try:
+            tensors = read_open(stream, size, digest.update)[0]
+        except ValueError as error:
+            wrong = error  # if these are the bytes that were written
+            stream.seek(0)
+            digest = _hash_of(stream)
+    found = digest.hexdigest()
     if found != expected:
         raise CheckpointError(
             f"{path} is truncated or was changed: its sha256 is {found[:12]}..., "
             f"{META} says {expected[:12]}..."
         )
-    try:
-        return parse_tensors(data)[0]
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if wrong is not None:
+        raise CheckpointError(f"{path} cannot be read: {wrong}") from wrong
+    return tensors
 
 
-def _read_bounded(path: Path, limit: int | None) -> bytes:
-    """All bytes of a file, through one handle; refused beforehand if they are too many."""
+@contextlib.contextmanager
+def _opened(path: Path, limit: int | None) -> Iterator[tuple[BinaryIO, int]]:
+    """A file and its size, for one read; refused beforehand if its bytes are too many."""
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             if limit is not None and size > limit:
                 raise CheckpointError(f"{path} has {size} bytes; accepted: at most {limit}")
-            return stream.read(size)
+            yield stream, size
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -161,12 +175,17 @@ def _read_bounded(path: Path, limit: int | None) -> bytes:
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file, read in pieces."""
-    digest = hashlib.sha256()
+    """Hash of a file."""
     with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return _hash_of(stream).hexdigest()
+
+
+def _hash_of(stream: BinaryIO) -> Any:
+    """Digest of what is left of a file, read in pieces."""
+    digest = hashlib.sha256()
+    while piece := stream.read(1 << 20):
+        digest.update(piece)
+    return digest
 
 
 def _first_bytes(path: Path) -> bytes:

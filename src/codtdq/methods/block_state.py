@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from codtdq.errors import CheckpointError
-from codtdq.io import read_tensors, write_tensors
+from codtdq.io import write_tensors
 from codtdq.methods.rivals.blocks import Block, tensors_of
 from codtdq.methods.workbench import Workbench
 from codtdq.operators.quantized import QuantOperator
 from codtdq.planning.plan import Site
 from codtdq.schemes.base import InputScheme, WeightScheme, build_input_scheme, build_weight_scheme
 from codtdq.schemes.filling import fill
+from codtdq.tensorfile import read_tensors
 
 
 def fingerprint(bench: Workbench, items: Iterable[Any], facts: dict[str, Any]) -> str:

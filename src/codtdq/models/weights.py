@@ -18,8 +18,9 @@ from torch import Tensor, nn
 import codtdq.weights
 from codtdq._version import __version__
 from codtdq.errors import CheckpointError
-from codtdq.io import read_tensors, write_tensors
+from codtdq.io import write_tensors
 from codtdq.models import block_weights
+from codtdq.tensorfile import read_tensors
 
 PACKED = ("vit-cod-w4a4",)  # quantized models in the package, a directory each
 BLOCK8 = "block8"  # 8-bit blocks in place of a dtype

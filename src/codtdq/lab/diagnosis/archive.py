@@ -11,9 +11,10 @@ from pathlib import Path
 from torch import Tensor
 
 from codtdq.errors import DataError
-from codtdq.io import read_tensors, write_tensors
+from codtdq.io import write_tensors
 from codtdq.lab.diagnosis.groups import Observation
 from codtdq.lab.text import safe_name
+from codtdq.tensorfile import read_tensors
 
 FIELDS = ("x", "radius", "step", "sigma", "x_hat")
 

@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
-from codtdq.io import read_tensors, write_tensors
+from codtdq.io import write_tensors
 from codtdq.schemes.base import WeightScheme, build_weight_scheme
 from codtdq.schemes.filling import fill
+from codtdq.tensorfile import read_tensors
 
 
 class FittedFiles:
