@@ -34,6 +34,49 @@ def test_outputs_are_bit_identical_after_loading(tmp_path, name):
     assert all(torch.equal(state[k], again[k]) and state[k].dtype == again[k].dtype for k in state)
 
 
+class Tables(nn.Module):
+    """Two layers with the same large tables, and others that only look alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(16, 16)
+        pairs = torch.arange(1 << 14).view(128, 128) % 100
+        buffers = {
+            "index": pairs,
+            "index_again": pairs.clone(),
+            "index_other": pairs.flip(0),
+            "index_long": pairs.view(-1),
+            "index_narrow": pairs.int(),
+            "mask": torch.where(pairs > 50, -100.0, 0.0),
+            "mask_again": torch.where(pairs > 50, -100.0, 0.0),
+            "mask_other": torch.where(pairs > 50, -99.0, 0.0),
+            "mean": torch.zeros(100),
+            "mean_again": torch.zeros(100),
+        }
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_equal_tables_share_memory_once_loaded(tmp_path):
+    """And are saved as before: what is shared is memory, neither values nor names."""
+    model = simulate(Tables(), codtdq.preset("cod-tdq"), calibration=[torch.randn(2, 16)])
+    path = codtdq.save(model, tmp_path / "ckpt")
+    restored = codtdq.load(path, model=Tables(), backend="reference")
+    state, again = model.state_dict(), restored.state_dict()
+    assert state.keys() == again.keys()
+    assert all(torch.equal(state[k], again[k]) and state[k].dtype == again[k].dtype for k in state)
+    places = {name: tensor.data_ptr() for name, tensor in again.items()}
+    alike = {(a, b) for a in places for b in places if a < b and places[a] == places[b]}
+    assert alike == {("index", "index_again"), ("mask", "mask_again")}
+    same = codtdq.save(restored, tmp_path / "again")
+    assert weights_of(same).name == weights_of(path).name
+    header = json.loads((same / "codtdq.json").read_text())
+    assert header == json.loads((path / "codtdq.json").read_text())
+
+
 @pytest.mark.parametrize(
     "changes",
     [

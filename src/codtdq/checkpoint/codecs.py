@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor
 
 from codtdq.errors import CheckpointError
 from codtdq.numerics.compact import CODES, INTEGERS, NARROW, PALETTE, VALUES
+
+SHARED = 1 << 14  # elements of a table that layers may share: more than any layer counts
 
 
 def plain_name(entry: str) -> str:
@@ -47,10 +49,25 @@ def _check_palette(name: str, codes: Tensor, values: Tensor | None) -> None:
         raise CheckpointError(f"{name} has codes beyond its palette")
 
 
-def decode(name: str, entries: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """The tensor of a name; dtype: of integers that are stored in a smaller type."""
+def decode(
+    name: str, entries: Mapping[str, Tensor], dtype: torch.dtype, known: dict[Hashable, Tensor]
+) -> Tensor:
+    """The tensor of a name; dtype: of integers that are stored in a smaller type.
+
+    known: large tables that were decoded already, by their stored form: equal ones share memory.
+    """
     if name in entries:
         return entries[name]
+    parts = [entries[name + form] for form in (NARROW, CODES, VALUES) if name + form in entries]
+    if parts[0].numel() < SHARED:
+        return _decode(name, entries, dtype)
+    key = (dtype, *((one.dtype, one.shape, one.numpy().tobytes()) for one in parts))
+    if key not in known:
+        known[key] = _decode(name, entries, dtype)
+    return known[key].view(known[key].shape)  # a tensor of its own, for tied ones are one tensor
+
+
+def _decode(name: str, entries: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
     if name + NARROW in entries:
         if dtype.is_floating_point or dtype is torch.bool:
             raise CheckpointError(f"{name} holds integers; accepted: {dtype}")

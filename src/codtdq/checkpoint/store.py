@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from codtdq._version import __version__
 from codtdq.checkpoint import files, validation
+from codtdq.checkpoint.codecs import SHARED
 from codtdq.checkpoint.header import FORMAT_VERSION
 from codtdq.checkpoint.tensors import StoredTensors, join
 from codtdq.checkpoint.validation import ConfigReader
@@ -35,7 +36,7 @@ def save_model(model: nn.Module, directory: str | Path) -> Path:
     """Write a quantized model to a directory; returns the directory."""
     record = record_of(model)
     directory = Path(directory)
-    state = model.state_dict()
+    state = model.state_dict(keep_vars=True)
     _check_storable(state)
     floats = {n: b for n, b in record.floats.items() if _unchanged(state.get(n), b)}
     tensors: dict[str, Tensor] = {}
@@ -213,7 +214,11 @@ def _unchanged(tensor: Tensor | None, block: BlockFloats) -> bool:
 
 
 def _identity(tensor: Tensor) -> int:
-    """One number per tensor in memory: the same place, shape, strides and dtype."""
-    if not tensor.numel():
+    """One number per tensor in memory: the same place, shape, strides and dtype.
+
+    Equal tables, which a load lets share their memory, are as many as the plan counted.
+    """
+    table = tensor.numel() >= SHARED and not isinstance(tensor, nn.Parameter)
+    if not tensor.numel() or (table and "" not in encode("", tensor.cpu())):
         return id(tensor)
     return hash((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -33,13 +33,16 @@ class StoredTensors:
         if lost:
             raise CheckpointError(f"an alias names {lost[0]!r}, which is not stored")
         self.names = stored | set(self.aliases)
+        self._tables: dict[Hashable, Tensor] = {}
 
     def get(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """A tensor, or None; dtype: of integers that are stored in a smaller type."""
         source = self.aliases.get(name, name)
         if source in self.floats:
             return self.floats[source].decode()
-        return codecs.decode(source, self.entries, dtype) if source in self.names else None
+        if source not in self.names:
+            return None
+        return codecs.decode(source, self.entries, dtype, self._tables)
 
 
 def join(floats: Mapping[str, BlockFloats]) -> dict[str, Tensor]:
