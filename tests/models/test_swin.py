@@ -232,3 +232,26 @@ def test_layer_roles_name_existing_children() -> None:
     assert roles["layers.0.downsample.reduction"] == "linear"
     linears = [n for n, m in model.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
     assert sorted(roles) == sorted(linears)
+
+
+def test_a_network_keeps_its_masks_once() -> None:
+    """Its blocks hold them: the cache is for other sizes than the one that it was built for."""
+    shift_mask.cache_clear()
+    SwinTransformer(SwinConfig(embed_dim=8, depths=(2, 2), num_heads=(2, 2), img_size=64))
+    assert shift_mask.cache_info().currsize == 0
+
+
+def test_a_bias_is_kept_from_the_second_call_of_a_kind_on() -> None:
+    attention = WindowAttention(8, 3, 2).double().eval()
+    x, mask = noise(1, 4 * 9, 8), torch.from_numpy(shift_mask(6, 6, 3, 1)).double()
+    with torch.no_grad():
+        for given in (None, mask):
+            first = attention(x, given)
+            assert attention._kept_bias[1] is None
+            assert torch.equal(attention(x, given), first)
+            kept = attention._kept_bias[1]
+            assert torch.equal(attention(x, given), first)
+            assert kept is not None and attention._kept_bias[1] is kept
+        attention.relative_position_bias_table.add_(1)
+        attention(x, mask)
+    assert attention._kept_bias[1] is None

@@ -139,7 +139,7 @@ class WindowAttention(nn.Module):
         self.register_buffer("relative_position_index", relative_position_index(window))
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
-        self._kept_bias: tuple[tuple[Any, ...], Tensor] | None = None
+        self._kept_bias: tuple[tuple[Any, ...], Tensor | None] | None = None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """softmax(q k^T / sqrt(d) + bias + mask) v in each window.
@@ -162,18 +162,28 @@ class WindowAttention(nn.Module):
 
     def _offsets(self, mask: Tensor | None) -> Tensor:
         """Position bias plus mask: [1 or nW, heads, N, N]."""
-        bias = self._bias()
-        return bias if mask is None else torch.add(bias, mask.unsqueeze(1), alpha=_MASK_GAIN)
+        if mask is None:
+            return self._bias(0)
+        return torch.add(self._bias(len(mask)), mask.unsqueeze(1), alpha=_MASK_GAIN)
 
-    def _bias(self) -> Tensor:
-        """Position bias [1, heads, N, N]; looked up once while nothing is learned."""
+    def _bias(self, masked: int) -> Tensor:
+        """Position bias [1, heads, N, N]; looked up anew while something is learned.
+
+        masked: windows to whose mask it is added. It is kept from the second call of a kind on:
+        who traces or records a run calls once, and a program has a bias of its own.
+        """
         table = self.relative_position_bias_table
         if torch.is_grad_enabled() or table.is_inference() or torch.compiler.is_compiling():
             return self._look_up()
-        state = (table.data_ptr(), table._version, table.dtype)
+        state = (table.data_ptr(), table._version, table.dtype, masked)
         if self._kept_bias is None or self._kept_bias[0] != state:
-            self._kept_bias = (state, self._look_up())
-        return self._kept_bias[1]
+            self._kept_bias = (state, None)
+            return self._look_up()
+        bias = self._kept_bias[1]
+        if bias is None:
+            bias = self._look_up()
+            self._kept_bias = (state, bias)
+        return bias
 
     def _look_up(self) -> Tensor:
         bias = F.embedding(self.relative_position_index, self.relative_position_bias_table)
@@ -362,6 +372,7 @@ class SwinTransformer(nn.Module):
             last = index == len(config.depths) - 1
             stages.append(SwinStage(blocks, None if last else PatchMerging(dim)))
             side = -(-side // 2)
+        shift_mask.cache_clear()  # the blocks have them now
         self.layers = nn.ModuleList(stages)
         self.apply(init_tokens)
 

@@ -12,6 +12,7 @@ from torch import nn
 import codtdq
 from codtdq.engine import cpu
 from codtdq.engine.program.capture import SHAPES, SWITCH, captured_of
+from codtdq.models.swin import WindowAttention
 from codtdq.operators.quantized import quant_operators
 
 pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="no native engine")
@@ -188,3 +189,16 @@ def test_other_new_strides_are_refused():
 
     with pytest.raises(codtdq.CodtdqError, match="as_strided_"):
         codtdq.compile(Turned().eval(), torch.randn(5, 6))
+
+
+def test_a_captured_network_holds_no_table_twice():
+    """Beside the constants of the program, attention keeps no position bias for its own calls."""
+    model = codtdq.create_model("cfrn-small")
+    size = model.info.input_size
+    model = codtdq.quantize(model, "w4a4", backend="cpu")
+    run(model, torch.zeros(1, 3, size, size))
+    constants = {one.data_ptr() for one in captured_of(model).programs[0].constants}
+    layers = [module for module in model.modules() if isinstance(module, WindowAttention)]
+    kept = [one._kept_bias[1] for one in layers]
+    assert len(layers) == 10
+    assert all(one is None or one.data_ptr() in constants for one in kept)
