@@ -18,7 +18,7 @@ from codtdq.errors import CheckpointError, ConfigError, UnsupportedError
 from codtdq.evaluation.calibration import calibration_batches
 from codtdq.exporting.program import ExportedProgram, export_program
 from codtdq.exporting.verify import VerifiedProgram, verify_program
-from codtdq.memory import garbage_stays
+from codtdq.memory import garbage_stays, release_memory
 from codtdq.methods import config_for, config_from, config_of, list_methods, outline, quantize_model
 from codtdq.models import list_models, model_info
 from codtdq.models.registry import build_model
@@ -140,6 +140,7 @@ def load(
     if not cache_weights:
         for operator in quant_operators(restored).values():
             operator.refresh_cache(keep=False)
+    release_memory()  # of the float network, and of what was checked
     return restored
 
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from codtdq.engine.program.tables import digest, split
+from codtdq.engine.program.constants import Pool
+from codtdq.engine.program.tables import glance, split
 from codtdq.models.swin import shift_mask
 
 
@@ -54,7 +55,18 @@ def test_what_is_no_sum_stays_whole():
     assert split(table[:1]) is None and split(table[:, :1]) is None
 
 
-def test_digests_tell_contents_shapes_and_types_apart():
+def test_a_glance_tells_most_contents_shapes_and_types_apart():
     x = torch.arange(8.0)
-    assert digest(x) == digest(x.clone())
-    assert len({digest(x), digest(x + 1), digest(x.view(2, 4)), digest(x.int())}) == 4
+    assert glance(x) == glance(x.clone())
+    assert len({glance(x), glance(x + 1), glance(x.view(2, 4)), glance(x.int())}) == 4
+    assert len(glance(torch.zeros(3, 10_000))) < 200
+
+
+def test_programs_share_tables_of_equal_content_only():
+    pool, x = Pool(), torch.arange(3000.0)
+    other = x.clone()
+    other[1] = 7.0  # which no glance sees
+    assert glance(other) == glance(x)
+    assert pool.same(x) is x and pool.same(other) is other
+    assert pool.same(x.clone()) is x and pool.same(other.clone()) is other
+    assert pool.same(x.view(2, -1)) is not x

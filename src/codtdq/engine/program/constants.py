@@ -11,6 +11,7 @@ from torch import Tensor
 
 from codtdq.engine.cpu.products import extent
 from codtdq.engine.program.layout import Buffer, Place, Space, Type
+from codtdq.engine.program.tables import glance
 
 if TYPE_CHECKING:
     from codtdq.engine.cpu.carriers import CarrierWeights
@@ -48,6 +49,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.made: dict[Hashable, tuple[tuple[Tensor, ...], Any]] = {}
+        self._tables: dict[Hashable, list[Tensor]] = {}
 
     def get(self, key: Hashable, sources: tuple[Tensor, ...], make: Callable[[], Any]) -> Any:
         """What `make` gives, made once for the same memory, which is kept."""
@@ -55,6 +57,14 @@ class Pool:
         if full not in self.made:
             self.made[full] = (sources, make())
         return self.made[full][1]
+
+    def same(self, table: Tensor) -> Tensor:
+        """A table, or one with the same content that was met before."""
+        alike = self._tables.setdefault(glance(table), [])
+        found = next((one for one in alike if one is table or torch.equal(one, table)), None)
+        if found is None:
+            alike.append(table)
+        return table if found is None else found
 
 
 class Constants:

@@ -27,7 +27,7 @@ from codtdq.engine.program.memory import plan
 from codtdq.engine.program.passes import PASSES, improve
 from codtdq.engine.program.traced import NotCapturable, Value, record
 from codtdq.errors import UnsupportedError
-from codtdq.memory import garbage_stays
+from codtdq.memory import garbage_stays, release_memory
 from codtdq.numerics.threads import one_thread, wanted_threads
 
 RULE_FILES = (rules_elementwise, rules_maps, rules_products, rules_quantized, rules_views)
@@ -59,6 +59,7 @@ class Program:
         self.arena_bytes = plan(low.instructions)
         self.kinds = [one.kind for one in low.instructions]
         self.instruction_set = library.instruction_set()
+        release_memory()  # of tables that were split, before there is the arena
         self._handle = self._build(low.instructions)
 
     @property

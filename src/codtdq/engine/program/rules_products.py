@@ -13,8 +13,9 @@ from codtdq.engine.cpu.products import Window, float_panels
 from codtdq.engine.program.layout import Place
 from codtdq.engine.program.lowering import Lowering, argument, constant, floats, rows_of, rule
 from codtdq.engine.program.rules_elementwise import optional
-from codtdq.engine.program.tables import digest, split
+from codtdq.engine.program.tables import split
 from codtdq.engine.program.traced import COMPACTIONS, Node, NotCapturable, Value
+from codtdq.memory import release_memory
 
 FLOAT, INT8 = 0, 1  # COD_ATTENTION_*
 
@@ -162,6 +163,8 @@ def _compact_mask(node: Node, known: list[Tensor]) -> None:
     mask = node.settings.get("attn_mask")
     if not isinstance(mask, Tensor):
         return
+    if len(mask) > 1:
+        release_memory()  # of the large table before, which is gone by now: holes would add up
     if mask.dtype is torch.bool:
         mask = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
     parts = split(mask, known)
@@ -202,4 +205,4 @@ def _tables(low: Lowering, mask: tuple[Tensor, ...] | Value, shape: tuple[int, .
 
 def _once(low: Lowering, table: Tensor) -> Tensor:
     """Once for all layers and programs that have the same one: known by what is in it."""
-    return low.constants.pool.get(("table", digest(table)), (), lambda: table)
+    return low.constants.pool.same(table)
