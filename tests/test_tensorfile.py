@@ -92,6 +92,7 @@ WRONG = {
     "begins-late": file_of(one(offsets=(1, 5)), b"12345"),
     "overlap": file_of({**one(), "b": one(offsets=(2, 6))["a"]}, b"123456"),
     "twice": file_of({**one(), "b": one()["a"]}, b"1234"),
+    "name-twice": file_of(b"{%(a)s,%(a)s}" % {b"a": json.dumps(one())[1:-1].encode()}, b"1234"),
     "gap": file_of({**one(), "b": one(offsets=(5, 9))["a"]}, b"123456789"),
     "metadata-number": file_of({"__metadata__": {"a": 1}}),
     "metadata-list": file_of({"__metadata__": ["a"]}),

@@ -107,7 +107,7 @@ def _exactly(stream: BinaryIO, count: int, size: int) -> bytes:
 def _parse(header: bytes, size: int) -> tuple[list[_Entry], dict[str, str]]:
     """The tensors in the order of their bytes, which are all bytes behind the header."""
     try:
-        table = json.loads(header)
+        table = json.loads(header, object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError("its header is too deep") from error
     if not isinstance(table, dict):
@@ -124,6 +124,13 @@ def _parse(header: bytes, size: int) -> tuple[list[_Entry], dict[str, str]]:
     if at != size:
         raise ValueError(f"its tensors have {at} bytes, it has {size}")
     return entries, metadata
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("its header has a name twice")
+    return found
 
 
 def _entry(name: str, value: Any) -> _Entry:
