@@ -90,3 +90,15 @@ def test_a_load_leaves_the_search_for_garbage_as_it_was(tmp_path):
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_threads_that_ask_first_see_all_methods():
+    """None of them sees a list that another one is still filling."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from codtdq.methods import list_methods
+with ThreadPoolExecutor(8) as threads:
+    counts = list(threads.map(lambda _: len(list_methods()), range(8)))
+print(len(list_methods()) > 40 and set(counts) == {len(list_methods())}, counts)
+"""
+    assert run(code).startswith("True"), run(code)

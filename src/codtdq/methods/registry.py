@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ class Method:
 
 _METHODS: dict[str, Method] = {}
 _RIVALS = "codtdq.methods.rivals"  # all files of this folder
+_importing = threading.RLock()
 # what is not imported yet, in the order of lists: references come first
 _waiting = ["codtdq.methods.cod_tdq", "codtdq.methods.plus.method", _RIVALS]
 
@@ -200,11 +202,12 @@ def _is_builtin(method: Method) -> bool:
 
 def _import_until(enough: Callable[[], bool]) -> None:
     """Import built-in methods in the order of lists, until enough is known or none is left."""
-    while _waiting and not enough():
-        name = _waiting.pop(0)
-        found = [name]
-        if name == _RIVALS:
-            files = pkgutil.iter_modules(importlib.import_module(name).__path__)
-            found = sorted(f"{name}.{file.name}" for file in files)
-        for module in found:
-            importlib.import_module(module)
+    with _importing:  # who comes meanwhile waits until they are whole
+        while _waiting and not enough():
+            found = [_waiting[0]]
+            if found == [_RIVALS]:
+                files = pkgutil.iter_modules(importlib.import_module(_RIVALS).__path__)
+                found = sorted(f"{_RIVALS}.{file.name}" for file in files)
+            for module in found:
+                importlib.import_module(module)
+            _waiting.pop(0)
